@@ -24,11 +24,12 @@ def settings_of(**given: Any) -> "Settings":
     """The settings that are given, not None, and those of the environment.
 
     Raises:
-        InvalidInputError: one cannot be, or a variable is no setting but nearly one; its field is the argument's name, or the
-            variable's.
+        InvalidInputError: one cannot be, or a variable is empty, or no setting but nearly one; its field is the name of the
+            argument, or of the variable.
     """
     given = {name: value for name, value in given.items() if value is not None}
     _refuse_unknown(os.environ)
+    _refuse_empty(os.environ)
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -49,6 +50,18 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
     for name in environment:
         if name.startswith(PREFIX) and name not in known and (meant := get_close_matches(name, known, 1, ALIKE)):
             raise InvalidInputError(f"is no setting of the service; {meant[0]} is one", field=name)  # its value may be a secret
+
+
+def _refuse_empty(environment: Mapping[str, str]) -> None:
+    """Refuse what was set to nothing, as templates leave it: a path would mean the working directory, a host every address.
+
+    Raises:
+        InvalidInputError: a setting's variable is empty.
+    """
+    for name in Settings.model_fields:
+        variable = f"{PREFIX}{name.upper()}"
+        if environment.get(variable) == "":
+            raise InvalidInputError("is empty; give it a value, or unset it for the default", field=variable)
 
 
 def _networks(given: object) -> tuple[IPv4Network | IPv6Network, ...]:

@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import tempfile
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -35,3 +37,14 @@ def some_of(known: Collection[str]) -> Callable[[str], str]:
         return text
 
     return names
+
+
+def folder(text: str) -> Path:
+    """A folder for results, which is made where it is not there; refused before anything is measured for it."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"is no folder that can be made and written to: {path} ({error.strerror})") from error
+    return path

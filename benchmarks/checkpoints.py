@@ -18,7 +18,7 @@ from rich.table import Table
 from scipy import stats
 from torch import nn
 
-from benchmarks.running import scratch
+from benchmarks.running import scratch, tell
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import SnapshotPool
 from kintsugi.runtime.plain import PlainRun
@@ -58,7 +58,7 @@ def model_of(width: int) -> nn.Sequential:
 
 
 def train_once(sizes: Sizes, strategy: Strategy | None) -> Outcome:
-    """Train; null writes no checkpoint but the last, which is not counted."""
+    """Train, and tell how fast; null writes no checkpoint but the last, which is not counted."""
     model = model_of(sizes.width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     points = torch.randn(NUM_SAMPLES, 32, generator=torch.Generator().manual_seed(1))
@@ -80,7 +80,13 @@ def train_once(sizes: Sizes, strategy: Strategy | None) -> Outcome:
         run.close()
         wall = time.monotonic() - began
         assert audit(folder).is_exact
-    return Outcome(wall, run.stall_seconds, sizes.num_steps)
+    outcome = Outcome(wall, run.stall_seconds, sizes.num_steps)
+    tell(_name(strategy), f"{outcome.goodput:.2f} steps/s", f"{outcome.stall_seconds:.3f} s stalled")
+    return outcome
+
+
+def _name(strategy: Strategy | None) -> str:
+    return strategy.value if strategy is not None else "reference"
 
 
 def snapshot_ratio(width: int, repeats: int) -> float:
@@ -124,7 +130,7 @@ def main() -> None:
     for index, strategy in enumerate(variants):
         own = [row[index] for row in outcomes]
         table.add_row(
-            strategy.value if strategy is not None else "reference",
+            _name(strategy),
             f"{np.median([o.goodput for o in own]):.2f}",
             f"{np.median([o.wall_seconds for o in own]):.3f}",
             f"{np.median([o.stall_seconds for o in own]):.3f}",

@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.running import LiveTable
 from benchmarks.scaling import PROFILES, snapshot
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision
@@ -144,7 +144,7 @@ def main() -> None:
     if options.digest:
         sys.stdout.write(digest(counts))
         return
-    table = Table(title=f"{counts.start} to {counts[-1]} workers in steps of {counts.step}, before and after a loss")
+    table = LiveTable(title=f"{counts.start} to {counts[-1]} workers in steps of {counts.step}, before and after a loss")
     for name in ("layers", "counts", "illegal", "with idle workers", "largest gap", "planning, one core"):
         table.add_column(name, justify="right")
     illegal = 0

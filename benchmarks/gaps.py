@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.running import tell
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
@@ -88,7 +89,7 @@ def asked(case: Case) -> Snapshot:
 
 
 def measured(case: Case) -> Gap | None:
-    """The gap of the first plan; None where nothing fits memory."""
+    """The gap of the first plan, told at once; None where nothing fits memory."""
     start = time.process_time()
     try:
         decision = replan(asked(case))
@@ -96,7 +97,9 @@ def measured(case: Case) -> Gap | None:
         return None
     lengths = [pipeline.num_workers for pipeline in decision.plan.pipelines]
     shape = " ".join(f"{lengths.count(length)}x{length}" for length in sorted(set(lengths), reverse=True))
-    return Gap(case, decision.search.gap_ratio, shape, time.process_time() - start)
+    gap = Gap(case, decision.search.gap_ratio, shape, time.process_time() - start)
+    tell(*_cells(gap))
+    return gap
 
 
 def summary(gaps: Sequence[Gap]) -> Table:
@@ -134,10 +137,14 @@ def largest(gaps: Sequence[Gap], most: int) -> Table:
     for name in ("schedule", "profile", "workers", "per host", "micro-batches", "gap", "pipelines"):
         result.add_column(name, justify="right")
     for gap in sorted(gaps, key=lambda gap: -gap.ratio)[:most]:
-        case = gap.case
-        sizes = case.num_workers, case.workers_per_host, case.num_microbatches
-        result.add_row(case.schedule.value, case.profile, *map(str, sizes), f"{gap.ratio:.3%}", gap.shape)
+        result.add_row(*_cells(gap))
     return result
+
+
+def _cells(gap: Gap) -> tuple[str, ...]:
+    case = gap.case
+    sizes = case.num_workers, case.workers_per_host, case.num_microbatches
+    return case.schedule.value, case.profile, *map(str, sizes), f"{gap.ratio:.3%}", gap.shape
 
 
 def main() -> None:

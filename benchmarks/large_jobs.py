@@ -11,8 +11,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.running import LiveTable
 from benchmarks.scaling import timed
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
@@ -63,8 +63,7 @@ def main() -> None:
     arguments.add_argument("--most-workers", type=int, default=2048)
     arguments.add_argument("--exhaustive", action="store_true", help="search every number of pipelines, too")
     options = arguments.parse_args()
-    console = Console(width=140)
-    result = Table(title="equal workers alone on their hosts, all defaults; CPU time of cold calls")
+    result = LiveTable(title="equal workers alone on their hosts, all defaults; CPU time of cold calls")
     for name in (
         "model",
         "workers",
@@ -95,8 +94,7 @@ def main() -> None:
             longer, best = exhaustive(profile, workers, count)
             row += [f"{longer / seconds:.1f} x", f"{best.estimate.iteration_seconds / step - 1:+.2%}"]
         result.add_row(*row)
-        console.log(" ".join(row))
-    console.print(result)
+    Console(width=140).print(result)
 
 
 if __name__ == "__main__":

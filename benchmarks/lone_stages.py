@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.arguments import at_least
+from benchmarks.arguments import at_least, folder
 from estimator.estimate import estimate
 from estimator.layers import LayerSums
 from estimator.memory import stage_peak_bytes
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
     parser.add_argument("--steps", type=at_least(1), default=11, help="of every stage, each after sweeps over the layers")
     parser.add_argument("--threads", type=at_least(1), default=1, help="of torch's own arithmetic on processors")
-    parser.add_argument("--output", type=Path, help="a folder for the tables as CSV, written anew after every pipeline")
+    parser.add_argument("--output", type=folder, help="a folder for the tables as CSV, written anew after every pipeline")
     given = parser.parse_args()
     console = Console(stderr=True)
     try:
@@ -330,8 +330,6 @@ def main() -> None:
     except InvalidInputError as error:
         parser.error(str(error))
     torch.set_num_threads(given.threads)
-    if given.output is not None:
-        given.output.mkdir(parents=True, exist_ok=True)
     with Progress(console=console, transient=True) as progress:
         meter = LayerMeter(job, is_distinct=given.distinct)
         meter.sweep()

@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.running import tell
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from kintsugi.core import codec
@@ -61,7 +62,7 @@ def equal_layers(profile: Profile, num_layers: int) -> Profile:
 
 
 def losses(profile: Profile) -> list[Loss]:
-    """Each of the eight failures."""
+    """Each of the eight failures, told as it is planned."""
     cluster = Cluster.uniform(NUM_WORKERS)
     settings = JobSettings(num_microbatches=NUM_MICROBATCHES, ranges=Ranges(min_dp=4, max_dp=4, min_pp=2, max_pp=2))
     alive = tuple(cluster.by_id)
@@ -85,7 +86,7 @@ def _loss(profile: Profile, cluster: Cluster, grid: Plan, lost: str) -> Loss:
     identity = _in_rank_order(after, survivors)
     naive = _from_the_first(grid, identity, profile, survivors)
     peaks = [{s.worker: s.peak_memory_bytes for s in estimate(plan, profile, cluster).stages} for plan in (grid, after)]
-    return Loss(
+    loss = Loss(
         lost=lost,
         ours=plan_migration(grid, after, profile, cluster, survivors),
         resourced=plan_migration(grid, identity, profile, cluster, survivors),
@@ -93,6 +94,8 @@ def _loss(profile: Profile, cluster: Cluster, grid: Plan, lost: str) -> Loss:
         identity_seconds=makespan_seconds(naive, profile, cluster),
         peak_bytes=(peaks[0], peaks[1]),
     )
+    tell(lost, *_cells(loss))
+    return loss
 
 
 def _cuts(num_layers: int) -> tuple[tuple[int, ...], ...]:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.checkpoints import interval
-from benchmarks.running import scratch
+from benchmarks.running import scratch, tell
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
@@ -107,7 +107,7 @@ def child(folder: str, variant: str, num_steps: int, steps: list[int]) -> None:
 
 
 def goodput(variant: str, num_steps: int, steps: list[int]) -> float:
-    """Committed steps by wall time, start of the processes included."""
+    """Committed steps by wall time, start of the processes included; told at once."""
     with scratch() as folder:
         run = folder / "run"
         told = [str(run), variant, str(num_steps), ",".join(map(str, steps))]
@@ -118,6 +118,7 @@ def goodput(variant: str, num_steps: int, steps: list[int]) -> float:
         report = audit(run)
         if record.state is not SupervisorState.COMPLETED or not (report.is_exact and report.is_complete):
             raise SystemExit(f"{variant}: {record.stopped_because or report.problems}")
+    tell(variant, f"{num_steps / wall:.3f} steps/s")
     return num_steps / wall
 
 

@@ -33,6 +33,15 @@ def scratch(where: Path | None = None) -> Iterator[Path]:
 
     Args:
         where: the folder that it is made in, on the disk that is to be measured; where temporary files lie by default.
+
+    Raises:
+        SystemExit: no folder can be made there.
     """
-    with ending_in_order(), tempfile.TemporaryDirectory(prefix="kintsugi-", dir=where) as folder:
-        yield Path(folder)
+    with ending_in_order():
+        try:
+            made = tempfile.TemporaryDirectory(prefix="kintsugi-", dir=where)
+        except OSError as error:
+            place = "where temporary files lie; name a place by TMPDIR" if where is None else f"in {where}; start it elsewhere"
+            raise SystemExit(f"no folder can be made {place} ({error.strerror})") from error
+        with made as folder:
+            yield Path(folder)

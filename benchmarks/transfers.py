@@ -18,11 +18,10 @@ import time
 from collections import deque
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
-from benchmarks.arguments import at_least
+from benchmarks.arguments import at_least, folder
 from benchmarks.copies import device_copies, host_copies, rate
 from benchmarks.members import LocalMembers, Member
 from kintsugi.core.decision import Migration, StateKind, Transfer
@@ -220,11 +219,9 @@ def main() -> None:
     parser.add_argument("--largest-mebibytes", type=at_least(SIZES[0]), default=SIZES[-1], help="of the copies")
     parser.add_argument("--state-mebibytes", type=at_least(MESSAGE_BYTES[-1]), default=512, help="that migrate")
     parser.add_argument("--repeats", type=at_least(1), default=9, help="of messages and migrations")
-    parser.add_argument("--output", type=Path, help="a folder for the tables as CSV, each written once it is there")
+    parser.add_argument("--output", type=folder, help="a folder for the tables as CSV, each written once it is there")
     arguments = parser.parse_args()
     require_device(arguments.device)
-    if arguments.output is not None:
-        arguments.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     sizes = [size * MEBIBYTE for size in SIZES if size <= arguments.largest_mebibytes]
     for made in (

@@ -144,6 +144,13 @@ class BesideTheSource(_FreshByAllSources, InTreeCacheLocator):
 class InTheUsersCache(_FreshByAllSources, UserWideCacheLocator):
     """Keeps machine code in the user's folder for such, where the source cannot be written beside."""
 
+    def ensure_cache_path(self) -> None:
+        """Make the folder; whoever has no home has none, rather than one called `~` in the working directory."""
+        path: str = self.get_cache_path()  # type: ignore[no-untyped-call]
+        if not Path(path).is_absolute():
+            raise NotADirectoryError(f"no folder of the user's own: {path}")
+        super().ensure_cache_path()  # type: ignore[no-untyped-call]
+
 
 class AsItWasInstalled(BesideTheSource):
     """Reads what is kept in `__pycache__`, where nothing can be written anywhere: for a user without a home, or on a full disk."""

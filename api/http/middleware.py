@@ -50,7 +50,8 @@ class BodyLimit:
         return counted
 
     def _too_large(self) -> BodyTooLargeError:
-        return BodyTooLargeError(f"must be at most {self._max_body_bytes} bytes", field="body")
+        message = f"must be at most {self._max_body_bytes} bytes; KINTSUGI_MAX_BODY_BYTES sets the limit"
+        return BodyTooLargeError(message, field="body")
 
 
 class Observation:

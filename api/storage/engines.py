@@ -1,6 +1,8 @@
 """Connections to SQLite and PostgreSQL: durable, each wait bounded."""
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,8 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
     if "uri" not in url.query:  # which says all this in SQLite's own words
         _check_file(url, Path(url.database))
     engine = _engine(url)
+    if not read_only and "uri" not in url.query:
+        event.listen(engine, "do_connect", _making(Path(url.database)), once=True)
     event.listen(engine, "connect", _configure_reading if read_only else _configure)
     event.listen(engine, "begin", _begin)
     return engine
@@ -114,6 +118,16 @@ def _check_file(url: URL, path: Path) -> None:
         reason = "lies in a folder that is not there; make it, or name another file"
     if reason:
         raise InvalidInputError(reason, field=DATABASE_FIELD, value=value)
+
+
+def _making(path: Path) -> Callable[..., None]:
+    """Makes a database that is not there for its owner alone, and so SQLite what lies beside it: it holds webhooks' secrets."""
+
+    def make(*_: Any) -> None:
+        with suppress(OSError):  # one that is there stays as it is; what else is wrong SQLite says
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+    return make
 
 
 def _configure(connection: Any, _record: Any) -> None:

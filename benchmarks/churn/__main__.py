@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.arguments import above_zero, at_least
+from benchmarks.arguments import above_zero, at_least, folder
 from benchmarks.churn import figures
 from benchmarks.churn.campaign import Asked, Results, read, run
 from benchmarks.churn.capacity import capacity_bits_per_second
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--gradient-bytes", type=int, default=1_782_579, help="reduced in every step (default: LoRA's 1.7 MiB)")
     own.add_argument("--results", type=Path, help="keep events in this file, and do not measure again what is in it")
     own.add_argument("--no-run", action="store_true", help="measure nothing, report all that the file of results holds")
-    own.add_argument("--figures", type=Path, help="folder to draw into")
+    own.add_argument("--figures", type=folder, help="folder to draw into")
     own.add_argument("--format", choices=("table", "json"), default="table")
     return own
 

@@ -80,10 +80,10 @@ def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
     log_to_stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal(stderr=True)) as progress:
-        task = progress.add_task("", total=None)
+        task = progress.add_task("", total=None, visible=False)  # before the first cell there may be a refusal
 
         def observe(done: int, total: int, cell: Cell) -> None:
-            progress.update(task, completed=done, total=total, description=cell.name)
+            progress.update(task, completed=done, total=total, description=cell.name, visible=True)
 
         return run_matrix(chosen, folder, asked, observe)
 

@@ -100,13 +100,20 @@ def _print(outcomes: dict[str, list[Replayed]]) -> None:
 
 def _table(job: str, entries: list[Replayed]) -> Table:
     table = Table(title=f"job {job}", title_justify="left")
-    for name in ("entry", "time", "what", "generation", "policy", "planner", "replayed"):
-        table.add_column(name, overflow="fold")  # rather than cut off, on narrow screens
+    for name in ("entry", "time", "what, and policy", "generation", "planner", "replayed"):
+        table.add_column(name, no_wrap=not name.startswith("what"), overflow="fold")  # rather than cut off, on narrow screens
     for entry in entries:
-        decided = (str(entry.generation), entry.policy or "", entry.planner_version or "") if entry.decided else ("", "", "")
+        generation, planner = (str(entry.generation), entry.planner_version or "") if entry.decided else ("", "")
+        what = "\n".join(filter(None, (entry.what, entry.policy if entry.decided else None)))
         verdict = styled("red", "different") if entry.differences else "same"
-        table.add_row(str(entry.number), entry.at, entry.what, *decided, verdict)
+        table.add_row(str(entry.number), _on_two_lines(entry.at), what, generation, planner, verdict)
     return table
+
+
+def _on_two_lines(moment: str) -> str:
+    """Date and second of an RFC 3339 moment, one below the other: with them the table has room in 80 columns."""
+    date, _, clock = moment.partition("T")
+    return f"{date}\n{clock[:8]}"
 
 
 def _print_differences(console: Console, entry: Replayed) -> None:

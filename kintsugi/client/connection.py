@@ -31,6 +31,8 @@ CONNECTED = ("connect_tcp.complete", "start_tls.complete")
 """How the names of httpcore's events end that tell of a connection, or of its encryption."""
 TOKEN_VARIABLE = "KINTSUGI_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE = "KINTSUGI_CA_FILE"
+UNKNOWN_ISSUERS = ("unable to get local issuer certificate", "self-signed certificate")
+"""How OpenSSL says that nobody who is trusted vouches for a certificate."""
 
 
 class Connection:
@@ -255,6 +257,7 @@ def _told(address: str) -> Iterator[None]:
     try:
         yield
     except httpx2.RequestError as error:
-        raise AwayError(
-            f"the service at {address} does not answer: {str(error).rstrip('.') or type(error).__name__}", field="url"
-        ) from error
+        reason = str(error).rstrip(".") or type(error).__name__
+        if any(text in reason for text in UNKNOWN_ISSUERS):
+            reason += f"; {CA_VARIABLE} names the file of an authority to trust"
+        raise AwayError(f"the service at {address} does not answer: {reason}", field="url") from error

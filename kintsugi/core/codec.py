@@ -56,6 +56,8 @@ def loads(kind: type[T], text: str | bytes) -> T:
     Raises:
         InvalidInputError: the text is no JSON or does not describe a `kind`.
     """
+    if not text.strip():
+        raise InvalidInputError("is not JSON: it is empty", field="document")
     try:
         data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=object_of)
     except (ValueError, UnicodeDecodeError, RecursionError) as error:

@@ -135,6 +135,14 @@ def run(capsys, *arguments):
     return exit_.value.code, capsys.readouterr()
 
 
+def test_the_table_breaks_no_word_in_80_columns(url, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, told = run(capsys, "--database-url", url)
+    cells = {cell.strip() for line in told.out.splitlines() for cell in line.split("│")}
+    assert {"worker_failed w02", "straggler w00", "dynamic_parallelism", "same", __version__} <= cells
+    assert max(map(len, told.out.splitlines())) <= 80
+
+
 def test_the_command_tells_it_as_a_table_and_as_json(url, capsys):
     status, told = run(capsys, "--database-url", url)
     assert status == 0

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from benchmarks.arguments import above_zero, at_least, some_of
+from benchmarks.arguments import above_zero, at_least, folder, some_of
 
 
 def parsed(kind, text: str) -> object:
@@ -37,3 +37,16 @@ def test_what_can_be_measured_is_taken(kind, text, found):
 def test_the_reason_is_told(kind, text, why):
     with pytest.raises(argparse.ArgumentError, match=why):
         parsed(kind, text)
+
+
+def test_a_folder_for_results_is_made_before_anything_is_measured(tmp_path):
+    assert parsed(folder, str(tmp_path / "a" / "b")) == tmp_path / "a" / "b"
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_folder_that_takes_no_results_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(argparse.ArgumentError, match="no folder that can be made and written to"):
+        parsed(folder, str(tmp_path / "file"))
+    with pytest.raises(argparse.ArgumentError, match="no folder that can be made and written to"):
+        parsed(folder, "/proc/none")

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.running import LiveTable
+from benchmarks.gaps import cases, measured
+from benchmarks.placement import equal_layers, losses
+from benchmarks.running import LiveTable, scratch
+from kintsugi.core.plan import Schedule
+from tests.builders import transformer_profile
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0
@@ -55,6 +59,23 @@ def members(session: int) -> list[str]:
         if int(of) == session and state != "Z":
             found.append(text)
     return found
+
+
+def test_where_no_folder_can_be_made_a_line_says_so():
+    with pytest.raises(SystemExit, match=r"no folder can be made in /proc; start it elsewhere"), scratch(Path("/proc")):
+        raise AssertionError
+
+
+def test_every_loss_of_a_placement_is_told_before_the_tables(capsys):
+    rows = losses(equal_layers(transformer_profile(4), 4))
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert [line.split(" | ")[0] for line in told.err.splitlines()] == [row.lost for row in rows]
+
+
+def test_every_gap_is_told_before_the_tables(capsys):
+    gap = measured(next(cases([Schedule.ONE_F_ONE_B])))
+    assert capsys.readouterr().err.startswith(f"1f1b | {gap.case.profile} | {gap.case.num_workers} | ")
 
 
 def test_rows_are_told_as_they_are_measured(capsys):

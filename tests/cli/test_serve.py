@@ -305,6 +305,12 @@ def test_a_variable_that_is_nearly_a_setting_is_refused(variable, meant, capsys,
     assert refusal(SERVE, capsys) == f"kintsugi: {variable}: is no setting of the service; {meant} is one\n"
 
 
+@pytest.mark.parametrize("variable", ["KINTSUGI_HOST", "KINTSUGI_TLS_CERTIFICATE", "KINTSUGI_OVERLAY_LOG", "KINTSUGI_PORT"])
+def test_a_setting_that_is_empty_is_refused(variable, capsys, monkeypatch):
+    monkeypatch.setenv(variable, "")
+    assert refusal(["replay"], capsys) == f"kintsugi: {variable}: is empty; give it a value, or unset it for the default\n"
+
+
 @pytest.mark.parametrize("variable", ["KINTSUGI_TOKEN", "KINTSUGI_CA_FILE", "KINTSUGI_SERVICE_HOST", "KINTSUGI_PORT_8000_TCP_PORT"])
 def test_other_variables_are_nobodys_business(variable, monkeypatch):
     monkeypatch.setenv(variable, "8000")

@@ -144,7 +144,8 @@ def test_errors_do_not_carry_large_values():
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        ("", "is not JSON"),
+        ("", "is not JSON: it is empty"),
+        (b" \n", "is not JSON: it is empty"),
         ("{", "is not JSON"),
         (b"\xff\xfe\x00", "is not JSON"),
         ('{"number": NaN}', "NaN is no JSON number"),
@@ -153,7 +154,7 @@ def test_errors_do_not_carry_large_values():
         ("[" * 100_000, "is not JSON"),
         ('{"number": ' + "9" * 5000 + "}", "is not JSON"),
     ],
-    ids=["empty", "open", "bytes", "nan", "infinity", "twice", "deep", "long integer"],
+    ids=["empty", "blank", "open", "bytes", "nan", "infinity", "twice", "deep", "long integer"],
 )
 def test_text_that_is_no_json_is_refused(text, fragment):
     with pytest.raises(InvalidInputError) as caught:

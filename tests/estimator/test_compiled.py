@@ -174,3 +174,9 @@ def test_who_may_write_nowhere_has_machine_code_all_the_same(packages, python):
     (packages / "planner" / "__pycache__").touch()
     homeless = {"HOME": os.devnull, "XDG_CACHE_HOME": os.devnull, "NUMBA_CACHE_DIR": ""}
     assert [python(SCRIPT, **homeless), python(SCRIPT, **homeless)] == ["20 0", "20 0"]
+
+
+def test_who_has_no_home_gets_no_folder_called_like_one(packages, python):
+    (packages / "planner" / "__pycache__").touch()
+    assert python(SCRIPT, XDG_CACHE_HOME="~/.cache", NUMBA_CACHE_DIR="") == "20 0"  # numba's folder of a user without a home
+    assert not (packages / "~").exists()

@@ -34,7 +34,7 @@ LOG_FILE = "overlay-log.jsonl"
 class StandbyOptions:
     """How a worker stands by for the scheduler."""
 
-    folder: Path
+    folder: str | Path
     """Where the copy of the log lies, and the database of the service that may be started on it."""
     host: str = "127.0.0.1"
     """Address at which that service listens. It accepts this worker's token, which it needs beyond loopback; others that the

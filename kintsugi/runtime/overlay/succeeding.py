@@ -28,7 +28,7 @@ class Succession:
         """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term."""
         own = agent.identity
         lease_seconds = LEASE_SECONDS if standby is None else standby.lease_seconds
-        folder = Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}" if standby is None else standby.folder
+        folder = Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}" if standby is None else Path(standby.folder)
         box = BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
         electorate = Electorate(
             own.worker,
@@ -53,7 +53,7 @@ class Succession:
             own,
             self._electorate,
             source=source,
-            copy=LogCopy(standby.folder / LOG_FILE),
+            copy=LogCopy(Path(standby.folder) / LOG_FILE),
             serve=lambda path: ServiceProcess(path, own.job, host=standby.host, token=token),
             options=standby,
             silent_seconds=lambda: scheduler.silent_seconds,

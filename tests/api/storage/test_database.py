@@ -1,9 +1,12 @@
 """Transactions: reads within a read see one state, failures are told as what they mean."""
 
+import stat
+
 import pytest
 from sqlalchemy import text
 
 from api.storage.database import Database, OvertakenError
+from api.storage.store import Store
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 
 pytestmark = pytest.mark.both_databases
@@ -91,6 +94,18 @@ def test_a_database_that_cannot_be_used_is_refused_by_name(url):
     with pytest.raises(InvalidInputError) as caught:
         Database(url)
     assert caught.value.field == "database_url"
+
+
+def test_a_file_is_made_for_its_owner_alone_and_one_that_is_there_is_left_as_it_is(tmp_path):
+    own, shared = tmp_path / "own.sqlite3", tmp_path / "shared.sqlite3"
+    shared.touch()
+    shared.chmod(0o640)
+    for path, mode in ((own, 0o600), (shared, 0o640)):
+        store = Store(f"sqlite:///{path}")
+        store.open()
+        modes = {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.glob(f"{path.name}*")}
+        store.close()
+        assert modes == {mode}
 
 
 def test_a_file_that_cannot_be_is_refused_by_name(tmp_path):

@@ -301,7 +301,7 @@ def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monke
         monkeypatch.setenv(name, value)
     database, folder = tmp_path / "first.sqlite3", tmp_path / "log"
     token = token_of(database, "clinics")
-    standby = StandbyOptions(folder=folder, lease_seconds=2.0, vote_seconds=1.0)
+    standby = StandbyOptions(folder=str(folder), lease_seconds=2.0, vote_seconds=1.0)
     trainees: dict[str, Trainee] = {}
     with ExitStack() as running:
 
