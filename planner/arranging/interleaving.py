@@ -297,7 +297,7 @@ class InterleavedSearch:
     def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
         """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower.
 
-        None where some pipeline does not fit memory.
+        Empty where some pipeline does not fit memory.
         """
         splitter, tail = self._splitter(len(groups)), self._tail(len(groups))
         busiest: dict[Kinds, ChunkSplit] = {}
