@@ -7,10 +7,10 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from kintsugi.core.errors import KintsugiError
+from kintsugi.core.pauses import doubled_seconds
 
 REMINDER_SECONDS = 60.0
 """How often it is told that an outage lasts."""
-MOST_DOUBLINGS = 30
 
 
 class Outage:
@@ -45,7 +45,7 @@ class Outage:
 
     def pause_seconds(self, first: float, longest: float) -> float:
         """The pause until the next attempt: `first` while all is well, twice as long after each failure, up to `longest`."""
-        return min(longest, first * 2.0 ** min(self._attempts, MOST_DOUBLINGS))
+        return doubled_seconds(first, self._attempts, longest)
 
 
 class Outages:

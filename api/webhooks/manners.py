@@ -8,8 +8,8 @@ from api.webhooks.hooks import DeliveryStatus
 from api.webhooks.moments import text_of
 from api.webhooks.outbox import LONGEST_PAUSE_SECONDS, Parcel, Settlement
 from api.webhooks.sender import Attempt
+from kintsugi.core.pauses import doubled_seconds
 
-MOST_DOUBLINGS = 60
 MOST_ERROR_LETTERS = 300
 
 
@@ -29,7 +29,7 @@ class Manners:
 
     def pause_seconds(self, attempts: int) -> float:
         """The pause after so many attempts: exponential, from half to all of it at random, so that senders spread."""
-        longest = min(self.longest_retry_seconds, self.first_retry_seconds * 2.0 ** min(attempts - 1, MOST_DOUBLINGS))
+        longest = doubled_seconds(self.first_retry_seconds, attempts - 1, self.longest_retry_seconds)
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def settlement(self, parcel: Parcel, attempt: Attempt, now: datetime) -> Settlement:

@@ -8,6 +8,7 @@ from typing import Protocol
 from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.overlay import Overlay, Shape, SynchronizationPolicy
+from kintsugi.core.pauses import doubled_seconds
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError, Sum
 from kintsugi.runtime.overlay.exchange import Exchange, LostLinkError
 from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
@@ -303,4 +304,4 @@ def pause_seconds(num_lost: int) -> float:
     """Before the next attempt, after so many in a row that failed for want of a link; none after the first two."""
     if num_lost < 3:
         return 0.0
-    return min(_FIRST_PAUSE_SECONDS * 2.0 ** min(num_lost - 3, 10), _LONGEST_PAUSE_SECONDS)
+    return doubled_seconds(_FIRST_PAUSE_SECONDS, num_lost - 3, _LONGEST_PAUSE_SECONDS)

@@ -10,14 +10,13 @@ from typing import Any
 from kintsugi.core import checks
 from kintsugi.core.codec import loads
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.pauses import doubled_seconds
 from kintsugi.runtime.layout import SUPERVISOR
 
 USAGE = 2
 """Exit code of invalid input, which no repetition mends."""
 TOLD_TO_END = "the supervisor was told to end"
 _SHELL_SIGNAL = 128
-_MOST_DOUBLINGS = 100
-"""Of a pause: longer than anybody waits. A thousand doublings are no number any more."""
 
 
 class SupervisorState(StrEnum):
@@ -150,8 +149,7 @@ def verdict(record: SupervisorRecord, policy: SupervisorPolicy) -> dict[str, Any
 
 def pause_seconds(num_idle: int, policy: SupervisorPolicy) -> float:
     """Before the next attempt, after so many in a row that brought no newer checkpoint."""
-    num_doublings = min(max(num_idle - 1, 0), _MOST_DOUBLINGS)
-    return min(policy.pause_seconds * 2.0**num_doublings, policy.longest_pause_seconds)
+    return doubled_seconds(policy.pause_seconds, num_idle - 1, policy.longest_pause_seconds)
 
 
 def idle_restarts(attempts: Sequence[SupervisedAttempt]) -> int:
