@@ -35,6 +35,11 @@ def json_text(document: dict[str, Any]) -> str:
     return json.dumps(encode(document), indent=2, allow_nan=False)
 
 
+def to_the_second(moment: str) -> str:
+    """An RFC 3339 moment for people, in UTC; it may be broken between day and time."""
+    return moment[:19].replace("T", " ")
+
+
 def plan_document(decision: Decision) -> dict[str, Any]:
     """What `plan` prints."""
     return {"plan": decision.plan, "estimate": decision.estimate, "search": decision.search}

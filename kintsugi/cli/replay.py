@@ -14,7 +14,7 @@ from api.differences import Difference
 from api.replay import Replay, Replayed
 from api.settings import settings_of
 from api.storage.store import Store
-from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.output import Format, print_json, to_the_second
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
@@ -105,15 +105,10 @@ def _table(job: str, entries: list[Replayed]) -> Table:
     for entry in entries:
         generation, planner = (str(entry.generation), entry.planner_version or "") if entry.decided else ("", "")
         what = "\n".join(filter(None, (entry.what, entry.policy if entry.decided else None)))
+        at = to_the_second(entry.at).replace(" ", "\n")  # one below the other: with them the table has room in 80 columns
         verdict = styled("red", "different") if entry.differences else "same"
-        table.add_row(str(entry.number), _on_two_lines(entry.at), what, generation, planner, verdict)
+        table.add_row(str(entry.number), at, what, generation, planner, verdict)
     return table
-
-
-def _on_two_lines(moment: str) -> str:
-    """Date and second of an RFC 3339 moment, one below the other: with them the table has room in 80 columns."""
-    date, _, clock = moment.partition("T")
-    return f"{date}\n{clock[:8]}"
 
 
 def _print_differences(console: Console, entry: Replayed) -> None:

@@ -14,7 +14,7 @@ from api.storage.database import Database
 from api.storage.store import Store
 from api.storage.upgrade import require_current, upgrade
 from api.webhooks.moments import text_of, utc_now
-from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.output import Format, print_json, to_the_second
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
@@ -71,7 +71,7 @@ def list_(database_url: DatabaseUrl = None, output: FormatOption = Format.TABLE)
     for name in ("name", "scope", "job", "issued", "standing"):
         shown.add_column(name, overflow="fold")
     for token in tokens:
-        issued, standing = _to_the_second(token.created_at), _standing(token, now)
+        issued, standing = to_the_second(token.created_at), _standing(token, now)
         shown.add_row(token.id, token.name, token.scope.value, token.job or "all", issued, standing)
     terminal().print(shown)
 
@@ -142,15 +142,10 @@ def _all(vault: Vault) -> Iterator[Token]:
 
 def _standing(token: Token, now: str) -> str:
     if token.revoked_at is not None:
-        return f"revoked {_to_the_second(token.revoked_at)}"
+        return f"revoked {to_the_second(token.revoked_at)}"
     if token.expires_at is None:
         return "usable"
-    return f"{'until' if token.is_usable(now) else 'expired'} {_to_the_second(token.expires_at)}"
-
-
-def _to_the_second(moment: str) -> str:
-    """A moment for people, in UTC; it may be broken between day and time."""
-    return moment[:19].replace("T", " ")
+    return f"{'until' if token.is_usable(now) else 'expired'} {to_the_second(token.expires_at)}"
 
 
 def _advice(issued: IssuedToken) -> str:
