@@ -112,9 +112,10 @@ class Conductor:
             self._note_resumed()
         silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
         missing = [handle for handle in silent if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle)]
-        for handle in missing:
+        gone = [handle for handle in missing if self._farewells.has_gone(handle)]
+        for handle in gone:
             self.keeper.lost(handle.worker)
-        if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
+        if lost := [handle for handle in missing if handle not in gone]:
             self._lose(lost)
         self._farewells.announce(is_training=self.phase is Phase.TRAINING)
         self._check_deadlines()
