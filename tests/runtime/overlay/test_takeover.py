@@ -1,10 +1,9 @@
 """A scheduler dies, and a worker goes on in its place: votes over links that form a line, the log's copy, and real services."""
 
-import resource
 import signal
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,7 +16,7 @@ from api.access.vault import Vault
 from api.storage.store import Store
 from kintsugi.client import Client, Patience
 from kintsugi.core import codec
-from kintsugi.core.errors import InvalidInputError, NotFoundError, StaleTermError, UnavailableError
+from kintsugi.core.errors import NotFoundError, StaleTermError, UnavailableError
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.overlay.control import Control
@@ -31,6 +30,7 @@ from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service
 from tests.runtime.overlay.test_churn import check_lines
+from tests.runtime.overlay.test_log_copy import entries, room_for
 from tests.runtime.overlay.trainees import WAIT_SECONDS, Trainee
 from tests.runtime.overlay.waiting import until
 
@@ -133,50 +133,6 @@ def test_who_cannot_write_its_vote_down_has_none_and_passes_on_all_the_same(tmp_
         assert parties["w01"].electorate.stand(WON_SECONDS) is None
     told = [(log["worker"], log["event"].partition(":")[0]) for log in logs if log["log_level"] == "warning"]
     assert told == [("w01", "cannot vote for a scheduler")] * 2
-
-
-def entries(world):
-    numbered = enumerate(world.log, 1)
-    return tuple(OverlayEntry(number=n, event=event, at=at, term=1, generation=n) for n, (event, at) in numbered)
-
-
-def test_the_copy_of_a_log_goes_on_where_it_ended(tmp_path):
-    log = entries(mesh("w00", "w01"))
-    path = tmp_path / "copy" / "log.jsonl"
-    LogCopy(path).add(OverlayLog(entries=log[:2], last_number=4))
-    path.write_text(path.read_text() + '{"half a li')
-    copy = LogCopy(path)
-    assert copy.last_number == 2
-    copy.add(OverlayLog(entries=log[1:], last_number=4))
-    assert len(path.read_text().splitlines()) == len(log)
-    assert copy.last_term == 1
-    copy.clear()
-    assert (copy.last_number, LogCopy(path).last_number, path.read_text()) == (0, 0, "")
-    path.write_text("nothing\n")
-    with pytest.raises(InvalidInputError):
-        LogCopy(path)
-
-
-@contextmanager
-def room_for(num_bytes: int):
-    """No file may be longer, as on a disk that is full then."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_what_does_not_fit_on_the_disk_is_copied_once_there_is_room(tmp_path):
-    log = entries(mesh("w00", "w01"))
-    copy = LogCopy(tmp_path / "log.jsonl")
-    copy.add(OverlayLog(entries=log[:1], last_number=4))
-    with room_for(copy.path.stat().st_size + 10), pytest.raises(OSError, match="part of the lines"):
-        copy.add(OverlayLog(entries=log[1:], last_number=4))
-    assert LogCopy(copy.path).last_number == 1
-    copy.add(OverlayLog(entries=log[1:], last_number=4))
-    assert LogCopy(copy.path).last_number == len(log) == copy.last_number
 
 
 class Following:
