@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kintsugi.core.errors import CommunicationError
-from restorer.rendezvous import Rendezvous, group_prefix, members_of
+from restorer.rendezvous import group_prefix, members_of
 from restorer.transport import Receiving, Sending, TensorSpec
 from tests.restorer.crew import Crew, Member, build, close
 from tests.runtime.runs import eventually, leaves_nothing
@@ -399,17 +399,3 @@ def test_a_member_alone_is_a_group():
     with leaves_nothing(), Crew("w0") as crew:
         crew.build("g0")
         assert crew.call(reduce_over, None, 1)
-
-
-def test_the_rendezvous_gives_what_was_delivered_and_frees_who_waits():
-    published = []
-    rendezvous = Rendezvous(lambda key, value: published.append((key, value)))
-    rendezvous.set("a", "text")
-    assert published == [("a", b"text")]
-    assert not rendezvous.check(["a"])
-    rendezvous.deliver("a", b"text")
-    assert rendezvous.check(["a"])
-    assert rendezvous.get("a") == b"text"
-    rendezvous.close()
-    with pytest.raises(RuntimeError, match="called off"):
-        rendezvous.wait(["b"])
