@@ -8,17 +8,16 @@ of anything than another one of their kind are left out for the most part.
 """
 
 import sys
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from estimator.arrays import Ints
-from estimator.compiled import shared
+from estimator.compiled import compiled, shared
 from estimator.interleaved import held_passes
 from estimator.layers import EARLY_INPUT, EARLY_PASS, FIRST_PASS, FIRST_WEIGHT, INPUT_PART, KINDS, PASS, WEIGHT_PART
-from estimator.schedule import most_in_flight, num_in_flight, scheduled_in_flight
+from estimator.schedule import most_in_flight
 from kintsugi.core.plan import Schedule
 
 _KNOWN_FIRST = frozenset(
@@ -27,43 +26,14 @@ _KNOWN_FIRST = frozenset(
 """Schedules whose first pass that makes gradients is told apart."""
 
 
+_MOST = 6
+"""Moments of a worker with one stage."""
+
+
 @lru_cache(maxsize=4096)
 def stage_moments(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int) -> Ints:
     """Of a worker with one stage. Shape [moments, 3]: kind, held, put off. O(1)."""
-    if schedule.is_split and stage > 0:
-        return _rows(_split_moments(stage, num_stages, num_microbatches, schedule.lag))
-    held = scheduled_in_flight(schedule, stage, num_stages, num_microbatches)
-    if held < num_microbatches or schedule not in _KNOWN_FIRST:
-        return _rows([(PASS, held, 0)])
-    return _rows([(FIRST_PASS, held, 0), *([(PASS, held - 1, 0)] if held > 1 else [])])
-
-
-def _split_moments(stage: int, num_stages: int, num_microbatches: int, lag: int) -> Iterable[tuple[int, int, int]]:
-    """Under ZB-H1 and ZB-H2, at a stage after the first (`zero_bubble_h1` has the order).
-
-    Forward passes have most micro-batches held, the last of them with most put off; input parts begin with the more put off
-    the later they come, until weight parts begin, and then only fewer are held.
-    """
-    warmup, put_off = num_in_flight(stage, num_stages, num_microbatches, lag), lag * stage
-    rest, last = num_microbatches - warmup, num_microbatches - 1
-    yield (PASS if rest > put_off else EARLY_PASS), warmup, min(rest, put_off)
-    has_later = num_microbatches > put_off + 1
-    """Whether an input part comes after the first weight part."""
-    if has_later:
-        yield INPUT_PART, min(warmup, last - put_off), put_off
-    if rest <= put_off:  # the later ones begin with fewer held
-        for begun in {min(rest, put_off, last), min(put_off, last)}:
-            yield EARLY_INPUT, min(warmup, num_microbatches - begun), begun
-    for kind, waiting in ((FIRST_WEIGHT, put_off), (WEIGHT_PART, put_off + 1)):
-        done = waiting - put_off
-        if waiting < num_microbatches and (done or rest <= put_off):  # with the input part that this one follows
-            yield kind, min(warmup, num_microbatches - waiting) - 1, put_off + 1
-        elif waiting >= num_microbatches > done:
-            yield kind, 0, min(num_microbatches, waiting) - done
-
-
-def _rows(moments: Iterable[tuple[int, int, int]]) -> Ints:
-    return np.array(list(moments), dtype=np.int64)
+    return np.squeeze(_stages_moments(schedule, stage, stage + 1, num_stages, num_microbatches), axis=0)
 
 
 def pipeline_moments(schedule: Schedule, num_stages: int, num_microbatches: int) -> Ints:
@@ -73,7 +43,82 @@ def pipeline_moments(schedule: Schedule, num_stages: int, num_microbatches: int)
 
 @lru_cache(maxsize=1024)
 def _pipeline_moments(schedule: Schedule, num_stages: int, num_microbatches: int) -> Ints:
-    return _stacked([stage_moments(schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)])
+    return _stages_moments(schedule, 0, num_stages, num_stages, num_microbatches)
+
+
+class _Order(NamedTuple):
+    """What of a schedule decides when a worker with one stage holds most."""
+
+    lag: int
+    is_split: bool
+    holds_all: bool
+    is_first_known: bool
+
+
+def _stages_moments(schedule: Schedule, start: int, stop: int, num_stages: int, num_microbatches: int) -> Ints:
+    """Of stages [start, stop) of a pipeline, one of them repeated where they are fewer. Shape [stages, moments, 3]."""
+    order = _Order(schedule.lag, schedule.is_split, schedule is Schedule.GPIPE, schedule in _KNOWN_FIRST)
+    return _filled(order, start, stop, num_stages, num_microbatches)
+
+
+@compiled
+def _filled(order: _Order, start: int, stop: int, num_stages: int, num_microbatches: int) -> Ints:
+    moments = np.empty((stop - start, _MOST, 3), np.int64)
+    most = 0
+    for stage in range(start, stop):
+        rows = moments[stage - start]
+        if order.is_split and stage > 0:
+            count = _fill_split(rows, stage, num_stages, num_microbatches, order.lag)
+        else:
+            held = min(most_in_flight(num_stages if order.is_split else num_stages - stage, order.lag), num_microbatches)
+            count = _fill_whole(rows, num_microbatches if order.holds_all else held, num_microbatches, order.is_first_known)
+        rows[count:] = rows[count - 1]
+        most = max(most, count)
+    return moments[:, :most].copy()
+
+
+@shared
+def _fill_whole(rows: Ints, held: int, num_microbatches: int, is_known_first: bool) -> int:
+    """Moments of a stage whose backward passes are whole; how many there are."""
+    rows[0] = PASS, held, 0
+    if held < num_microbatches or not is_known_first:
+        return 1
+    rows[0, 0] = FIRST_PASS
+    rows[1] = PASS, held - 1, 0
+    return 2 if held > 1 else 1
+
+
+@shared
+def _fill_split(rows: Ints, stage: int, num_stages: int, num_microbatches: int, lag: int) -> int:
+    """Moments under ZB-H1 and ZB-H2 at a stage after the first (`zero_bubble_h1` has the order); how many there are.
+
+    Forward passes have most micro-batches held, the last of them with most put off; input parts begin with the more put off
+    the later they come, until weight parts begin, and then only fewer are held.
+    """
+    warmup, put_off = min(most_in_flight(num_stages - stage, lag), num_microbatches), lag * stage
+    rest, last = num_microbatches - warmup, num_microbatches - 1
+    rows[0] = PASS if rest > put_off else EARLY_PASS, warmup, min(rest, put_off)
+    count = 1
+    if num_microbatches > put_off + 1:  # an input part comes after the first weight part
+        rows[count] = INPUT_PART, min(warmup, last - put_off), put_off
+        count += 1
+    if rest <= put_off:  # the later ones begin with fewer held
+        begun = min(rest, last)
+        rows[count] = EARLY_INPUT, min(warmup, num_microbatches - begun), begun
+        count += 1
+        if begun < min(put_off, last):
+            begun = min(put_off, last)
+            rows[count] = EARLY_INPUT, min(warmup, num_microbatches - begun), begun
+            count += 1
+    for done in range(2):
+        kind, waiting = WEIGHT_PART if done else FIRST_WEIGHT, put_off + done
+        if waiting < num_microbatches and (done or rest <= put_off):  # with the input part that this one follows
+            rows[count] = kind, min(warmup, num_microbatches - waiting) - 1, put_off + 1
+            count += 1
+        elif waiting >= num_microbatches > done:
+            rows[count] = kind, 0, min(num_microbatches, waiting) - done
+            count += 1
+    return count
 
 
 def _most_that_matter(schedule: Schedule, num_stages: int) -> int:

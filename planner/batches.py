@@ -1,6 +1,7 @@
 """Micro-batches to pipelines: how many each takes so that all are through together."""
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -56,6 +57,44 @@ def distribute(
         counts[first] += 1
         heapq.heappush(queue, (seconds(first, counts[first] + 1), first))
     return tuple(counts)
+
+
+def distribute_alike(
+    groups: Sequence[Sequence[int]], num_microbatches: int, seconds: Callable[[int, int], float], least: Sequence[int]
+) -> tuple[int, ...]:
+    """`distribute` over pipelines of which those of a group take equally long: all of them get one more at once.
+
+    Times rise with the number of micro-batches until they are infinite. O(pipelines + micro-batches of each beyond the least *
+    groups * log(groups)).
+
+    Args:
+        groups: ascending numbers of pipelines.
+        num_microbatches: in all.
+        seconds: time of a pipeline of a group with so many.
+        least: how many those of each group get at any rate, no more than greedily.
+    """
+    counts, takers = list(least), list[int]()
+    left = num_microbatches - sum(len(group) * count for group, count in zip(groups, counts, strict=True))
+    queue = [(seconds(g, count + 1), g) for g, count in enumerate(counts)]
+    heapq.heapify(queue)
+    while left and not takers:
+        first, tied = queue[0][0], []
+        while queue and queue[0][0] == first:
+            tied.append(heapq.heappop(queue)[1])
+        through = sorted(k for g in tied for k in groups[g])
+        if math.isinf(first):
+            takers = through[:1] * left
+        elif len(through) > left:
+            takers = through[:left]
+        else:
+            left -= len(through)
+            for g in tied:
+                counts[g] += 1
+                heapq.heappush(queue, (seconds(g, counts[g] + 1), g))
+    result = {k: count for group, count in zip(groups, counts, strict=True) for k in group}
+    for k in takers:
+        result[k] += 1
+    return tuple(result[k] for k in range(len(result)))
 
 
 def exchanged(shares: Sequence[int], seconds: Callable[[int, int], float]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from estimator.layers import StageTimes
-from planner.batches import distribute
+from planner.batches import distribute_alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,14 @@ def by_speed(speeds: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
 
 def together(paces: Sequence[Pace], num_microbatches: int) -> tuple[int, ...]:
     """Micro-batches of pipelines so that the last is through as early as possible. Shape [pipelines]."""
-    at_once = sum(1 / pace.busiest_seconds for pace in paces)
-    begun = sum(pace.seconds / pace.busiest_seconds - pace.num_microbatches for pace in paces)
+    alike: dict[Pace, list[int]] = {}
+    for k, pace in enumerate(paces):
+        alike.setdefault(pace, []).append(k)
+    at_once = sum(len(group) / pace.busiest_seconds for pace, group in alike.items())
+    begun = sum(len(group) * (pace.seconds / pace.busiest_seconds - pace.num_microbatches) for pace, group in alike.items())
     level = (num_microbatches + begun) / at_once  # when all would be through if micro-batches could be divided
-    least = [max(1, min(pace.most_microbatches, pace.microbatches_within(level) - 1)) for pace in paces]
-    if sum(least) > num_microbatches:
-        least = [1] * len(paces)
-    return distribute(len(paces), num_microbatches, lambda k, count: paces[k].seconds_for(count), least)
+    least = [max(1, min(pace.most_microbatches, pace.microbatches_within(level) - 1)) for pace in alike]
+    if sum(len(group) * count for group, count in zip(alike.values(), least, strict=True)) > num_microbatches:
+        least = [1] * len(alike)
+    known = list(alike)
+    return distribute_alike(list(alike.values()), num_microbatches, lambda g, count: known[g].seconds_for(count), least)

@@ -1,6 +1,7 @@
 """The search against brute force on small problems, and the splits against every split."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.arranging.knapsack import lengths_worth
-from planner.batches import distribute, exchanged, trim
+from planner.batches import distribute, distribute_alike, exchanged, trim
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE, Partitioner
 from planner.pipelines.relaxation import least_seconds, relaxed_worth, widest_stages
@@ -256,6 +257,23 @@ def test_a_partitioner_afresh_finds_what_a_new_one_does_whatever_others_came_upo
     new, afresh = partitioner_for(schedule)(*asked), used.afresh()
     for count in (10, 11):
         assert afresh.best(afresh.attain(kinds, count, tail)) == new.best(new.attain(kinds, count, tail))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3), st.integers(1, 12)), min_size=1, max_size=4), st.data())
+def test_alike_pipelines_get_what_is_dealt_out_one_by_one(kinds, data):
+    """To the first of those that are through at once; what fits nobody, to the first of all."""
+    alike = data.draw(
+        st.lists(st.integers(0, len(kinds) - 1), min_size=len(kinds), max_size=9).map(lambda rest: [*range(len(kinds)), *rest])
+    )
+    num_microbatches = data.draw(st.integers(len(alike), 60))
+
+    def seconds(kind, count):
+        begun, each, most = kinds[kind]
+        return begun + each * count if count <= most else math.inf
+
+    groups = [[k for k, kind in enumerate(alike) if kind == one] for one in range(len(kinds))]
+    dealt = distribute(len(alike), num_microbatches, lambda k, count: seconds(alike[k], count))
+    assert distribute_alike(groups, num_microbatches, seconds, [1] * len(kinds)) == dealt
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=40, max_size=40), min_size=1, max_size=5), st.data())
