@@ -281,7 +281,8 @@ SERVE, TOKEN = ["serve", "--port", "0"], ["token", "list"]
     [
         (SERVE, "TRUSTED_PROXIES=10.0.0.5", 'such as ["10.0.0.5/32"]'),
         (SERVE, 'TRUSTED_PROXIES=["10.0.0.5/8"]', "write 10.0.0.0/8 for all of it, 10.0.0.5/32 for one"),
-        (SERVE, 'WEBHOOK_NETWORKS=["10.0.0.x"]', "'10.0.0.x' is no network"),
+        (SERVE, 'WEBHOOK_NETWORKS=["10.0.0.x"]', "'10.0.0.x' is no network; write a JSON list such as [\"10.0.0.0/8\"]"),
+        (SERVE, "WEBHOOK_NETWORKS=10.0.0.0/8", 'such as ["10.0.0.0/8"]'),
         (SERVE, "OTEL_ENDPOINT=foo", "http://127.0.0.1:4318/v1/traces"),
         (SERVE, "MAX_REQUESTS_PER_SECOND=1e-320", "0.001"),
         (TOKEN, "PORT=abc", "integer"),
