@@ -14,6 +14,8 @@ import tenacity
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 
+from kintsugi.client.connection import reason_of
+
 LOG = logging.getLogger("kintsugi.rendezvous")
 SHORTEST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.25
@@ -36,8 +38,9 @@ class Keys:
 
     def __init__(self, url: str, run: str, *, token: str | None = None, transport: httpx2.BaseTransport | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        address = f"{url}/v1/rendezvous/{_segment(run)}/"
-        self._http = httpx2.Client(base_url=address, timeout=TIMEOUT_SECONDS, headers=headers, transport=transport)
+        self._address = url
+        path = f"/v1/rendezvous/{_segment(run)}/"
+        self._http = httpx2.Client(base_url=f"{url}{path}", timeout=TIMEOUT_SECONDS, headers=headers, transport=transport)
 
     def close(self) -> None:
         """Close all connections."""
@@ -76,7 +79,8 @@ class Keys:
                 try:
                     response = self._http.request(method, _segment(key), json=body, headers=headers)
                 except httpx2.TransportError as error:
-                    raise ConnectionError(f"the service does not answer: {error or type(error).__name__}") from error
+                    reason = reason_of(error, self._address)
+                    raise ConnectionError(f"the service at {self._address} does not answer: {reason}") from error
                 if response.is_server_error or response.status_code == httpx2.codes.TOO_MANY_REQUESTS:
                     raise ConnectionError(f"the service answers {response.status_code}")
                 if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
