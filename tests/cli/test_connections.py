@@ -131,7 +131,8 @@ def test_what_is_no_http_is_told_once_and_with_what_it_looks_like(tmp_path: Path
         assert httpx2.get(f"{url}/healthz", headers={"Connection": "Upgrade", "Upgrade": "websocket"}).status_code == 200
         process.send_signal(signal.SIGTERM)
         process.wait(STOP_SECONDS)
-        (told,) = map(json.loads, process.told().splitlines())
+        told, end = map(json.loads, process.told().splitlines())
+    assert end["event"] == "stops"
     assert (told["event"], told["address"]) == ("a client speaks TLS, the service does not", "127.0.0.1")
     assert "http://" in told["way_out"]
 

@@ -231,7 +231,8 @@ def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows
             half.sendall(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
             assert half.recv(100).startswith(b"HTTP/1.1 100 ")
             assert running.terminate() == 0
-        (line,) = map(json.loads, running.process.stderr)
+        stops, line = map(json.loads, running.process.stderr)
+    assert (stops["event"], stops["level"]) == ("stops", "info")
     assert (line["logger"], line["level"]) == ("uvicorn.error", "error")
     assert "Cancel 1 running task" in line["event"]
 
