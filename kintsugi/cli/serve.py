@@ -133,7 +133,7 @@ class _Server(uvicorn.Server):
         """Start, and say where."""
         await super().startup(sockets)
         if self.started:
-            database = make_url(self._app.state.desk.settings.database_url).render_as_string()  # without its password
+            database = make_url(self._app.state.desk.settings.database_url).set(query={}).render_as_string()  # without passwords
             structlog.get_logger("kintsugi.api").info("started", version=__version__, database=database, process=os.getpid())
             print(f"kintsugi: listening on {self._address}", file=sys.stderr, flush=True)
             self._warming.start()
