@@ -77,7 +77,8 @@ class Desk:
         """
         longest = self.settings.max_wait_seconds
         if seconds > longest:
-            raise InvalidInputError(f"must be at most {longest:g}; ask again afterwards", field="wait_seconds", value=seconds)
+            message = f"must be at most {longest:g}, as KINTSUGI_MAX_WAIT_SECONDS says; ask again afterwards"
+            raise InvalidInputError(message, field="wait_seconds", value=seconds)
 
     async def read(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run short blocking work in a thread."""

@@ -12,6 +12,7 @@ from api.decisions.deciding import Decider, Outcome
 from api.decisions.warm import fork_server
 from api.decisions.workshop import Workshop
 from api.jobs.clock import utc_now
+from api.jobs.headlines import headlines, is_routine, said
 from api.jobs.history import Content, Entry, History
 from api.metrics import Metrics
 from api.records import JobState, Planned, Records
@@ -90,7 +91,7 @@ class Ledger(Records):
             try:
                 return self._append(state, told, key) if told else None
             except OvertakenError:
-                continue
+                self._log.info("another writer was first: what was decided does not count", job=job)
         raise UnavailableError(f"other processes kept writing to job {job!r}; try again")
 
     def may_be_due(self, job: str) -> bool:
@@ -130,6 +131,7 @@ class Ledger(Records):
         chapter = self._chapter(state, contents)
         before, after = state.history, chapter.after
         self._commit(state, chapter, key)
+        self._tell(state.job.id, chapter)
         for entry in chapter.entries:
             self.heard(state.job.id, entry)
         known = replace(state, history=after, heard_at=chapter.entries[-1].received_at)
@@ -140,6 +142,15 @@ class Ledger(Records):
             self.look_ahead(known)
         self._metrics.logged(contents)
         return chapter.entries[-1]
+
+    def _tell(self, job: str, chapter: Chapter) -> None:
+        """Say in the service's log what stands in the job's, now that it is durable."""
+        contents, last = [entry.content for entry in chapter.entries], chapter.entries[-1]
+        log = self._log.debug if all(map(is_routine, contents)) else self._log.info
+        told: dict[str, object] = {"number": last.number, "generation": last.generation, "decided": last.decided, **said(contents)}
+        told |= {"problem": last.problem["code"]} if last.problem else {}
+        told |= {"deferred": True} if last.deferred else {}
+        log("logged", job=job, what=headlines(contents), **told)
 
     def _chapter(self, state: JobState, contents: Sequence[Content]) -> Chapter:
         now = self.now()

@@ -12,6 +12,8 @@ from structlog.typing import EventDict
 from api.settings import Settings
 from api.texts import escaped, shortened
 
+STRANGE = ("Invalid HTTP request received.", "Unsupported upgrade request.", "No supported WebSocket library detected.")
+"""How uvicorn begins to tell, each time, what strangers send; `Gibberish` says it now and then, and the rest is of no interest."""
 _JOB = re.compile(r"/v1/jobs/([^/]{1,200})(?:/plans/(\d{1,10}))?(?:/|$)")
 
 
@@ -66,6 +68,8 @@ class _Libraries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line; not that a request was called off because the service stops: how many are is said once."""
         if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return
+        if record.name == "uvicorn.error" and record.getMessage().startswith(STRANGE):
             return
         level = min(record.levelno // 10 * 10, logging.CRITICAL)  # one that structlog knows
         with suppress(OSError, ValueError):  # whoever logs goes on where nobody reads

@@ -12,6 +12,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from api.access.limits import Buckets
+from api.access.tokens import redacted
 from api.texts import shortened
 from kintsugi.core.errors import (
     PROBLEM_TYPE,
@@ -65,6 +67,9 @@ class PreconditionFailedError(KintsugiError):
 
     code = "precondition_failed"
 
+
+_TOLD = Buckets(rate=1.0, burst=20.0, setting="")
+"""Refused writes that the log tells of, by path: who asks again and again fills no disk."""
 
 STATUS: tuple[tuple[type[KintsugiError], HTTPStatus], ...] = (
     (MalformedBodyError, HTTPStatus.BAD_REQUEST),
@@ -180,6 +185,8 @@ def _finite(value: Any) -> Any:
 
 async def _on_kintsugi_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, KintsugiError)
+    if request.method not in ("GET", "HEAD") and _TOLD.passes(request.scope["path"]):
+        structlog.get_logger("kintsugi.api").info("refused", path=redacted(request.scope["path"]), code=error.code, why=str(error))
     return problem_of(error, instance=request.scope["path"])
 
 

@@ -2,25 +2,35 @@
 
 The service does not look into the values; torch's own rendezvous keeps its state in one of them and changes it by
 compare-and-swap, which the version makes sure of over several processes of the service. Values of runs that nobody changed
-for a week are forgotten.
+for a week are forgotten. A write whose answer was lost is asked for again with its `Idempotency-Key`: it is remembered for
+`REPEATED`, much longer than clients go on asking, and by the row that says so in the transaction that wrote.
 """
 
 import base64
 import binascii
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, insert, select, update
 
+from api.access.callers import own_key, shown_key
 from api.storage.database import Database, OvertakenError
-from api.storage.tables import RENDEZVOUS
-from kintsugi.core import checks
-from kintsugi.core.errors import InvalidInputError, NotFoundError
+from api.storage.tables import RENDEZVOUS, RENDEZVOUS_WRITES
+from kintsugi.core import checks, codec
+from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError
 from kintsugi.core.profile import PYDANTIC_CONFIG
+
+T = TypeVar("T")
 
 MOST_BYTES = 262_144
 MOST_LETTERS = 200
 KEPT = timedelta(days=7)
+REPEATED = timedelta(minutes=10)
+"""How long a write that is asked for again is known; torchrun's agents go on for two minutes at most."""
+DROPPED = "dropped"
+"""In the place of the digest of what was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +80,50 @@ class Meeting:
     """Whether a write took effect; where it did not, this is what stands in its way."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One write that is asked for, perhaps not for the first time."""
+
+    run: str
+    key: str
+    own_key: str | None
+    """The `Idempotency-Key` that it came with, if any."""
+    digest: str
+    at: datetime
+
+    def made(self, connection: Connection) -> int | None:
+        """The version that it made when it was asked for before; None where it did nothing yet.
+
+        Raises:
+            ConflictError: its key came with another write.
+        """
+        if self.own_key is None:
+            return None
+        columns = RENDEZVOUS_WRITES.c
+        mine = and_(self.place(RENDEZVOUS_WRITES), columns.write == self.own_key)
+        row = connection.execute(select(columns.digest, columns.version).where(mine)).one_or_none()
+        if row is None:
+            return None
+        if row.digest != self.digest:
+            message, shown = "was used for another request; choose a new key", shown_key(self.own_key)
+            raise ConflictError(message, field="Idempotency-Key", value=shown)
+        version: int = row.version
+        return version
+
+    def remember(self, connection: Connection, version: int) -> None:
+        """Note the version that it made, and forget those that nobody asks for again."""
+        if self.own_key is None:
+            return
+        old = RENDEZVOUS_WRITES.c.changed_at < (self.at - REPEATED).isoformat()
+        connection.execute(delete(RENDEZVOUS_WRITES).where(self.place(RENDEZVOUS_WRITES), old))
+        row = {"run": self.run, "key": self.key, "write": self.own_key, "digest": self.digest}
+        connection.execute(insert(RENDEZVOUS_WRITES), {**row, "version": version, "changed_at": self.at.isoformat()})
+
+    def place(self, table: Table) -> ColumnElement[bool]:
+        """The rows of its key."""
+        return _at(table, self.run, self.key)
+
+
 class Meetings:
     """The values of all runs, in the service's database."""
 
@@ -88,53 +142,81 @@ class Meetings:
             raise NotFoundError("nobody has set it", field="key", value=key)
         return found
 
-    def put(self, run: str, key: str, write: MeetingWrite) -> Meeting:
+    def put(self, run: str, key: str, write: MeetingWrite, idempotency_key: str | None = None) -> Meeting:
         """Put a value under a key if its version is the expected one; else what is there, `is_set` false.
 
         Raises:
-            OvertakenError: another writer was in the way; ask again.
+            ConflictError: the idempotency key came with another write.
+            OvertakenError: other writers were in the way twice; ask again.
         """
-        now = datetime.now(UTC)
+        asked = _asked(run, key, idempotency_key, codec.digest(write))
+        return _done(lambda: self._put(asked, write))
+
+    def drop(self, run: str, key: str, idempotency_key: str | None = None) -> None:
+        """Forget what is under a key, if anything is.
+
+        Raises:
+            ConflictError: the idempotency key came with another write.
+            OvertakenError: other writers were in the way twice; ask again.
+        """
+        asked = _asked(run, key, idempotency_key, DROPPED)
+        _done(lambda: self._drop(asked))
+
+    def _put(self, asked: _Asked, write: MeetingWrite) -> Meeting:
         with self._database.writing() as connection:
-            found = _found(connection, run, key)
-            present = 0 if found is None else found.version
-            if write.expected_version not in (None, present):
-                return _refused(run, key, found)
-            row = {
-                "run": run,
-                "key": key,
-                "value": write.content,
-                "version": present + 1,
-                "generation": write.generation,
-                "changed_at": now.isoformat(),
-            }
-            if found is None:
-                connection.execute(insert(RENDEZVOUS), row)
-                connection.execute(delete(RENDEZVOUS).where(RENDEZVOUS.c.changed_at < (now - KEPT).isoformat()))
-            else:
-                _replace(connection, row, present)
-        return Meeting(run=run, key=key, value=write.value, version=present + 1, generation=write.generation)
+            found = _found(connection, asked.run, asked.key, locked=True)
+            version = asked.made(connection)
+            if version is None:
+                present = 0 if found is None else found.version
+                if write.expected_version not in (None, present):
+                    return _refused(asked.run, asked.key, found)
+                version = present + 1
+                _set(connection, asked, write, version)
+                asked.remember(connection, version)
+        return Meeting(run=asked.run, key=asked.key, value=write.value, version=version, generation=write.generation)
 
-    def drop(self, run: str, key: str) -> None:
-        """Forget what is under a key, if anything is."""
+    def _drop(self, asked: _Asked) -> None:
         with self._database.writing() as connection:
-            connection.execute(delete(RENDEZVOUS).where(RENDEZVOUS.c.run == run, RENDEZVOUS.c.key == key))
+            _found(connection, asked.run, asked.key, locked=True)
+            if asked.made(connection) is None:
+                connection.execute(delete(RENDEZVOUS).where(asked.place(RENDEZVOUS)))
+                asked.remember(connection, 0)
 
 
-def _found(connection: Connection, run: str, key: str) -> Meeting | None:
-    statement = select(RENDEZVOUS).where(RENDEZVOUS.c.run == run, RENDEZVOUS.c.key == key)
-    row = connection.execute(statement).one_or_none()
+def _done(write: Callable[[], T]) -> T:
+    """What comes of a write; where no row was there to wait for, of two the one that was overtaken looks again."""
+    try:
+        return write()
+    except OvertakenError:
+        return write()
+
+
+def _asked(run: str, key: str, idempotency_key: str | None, digest: str) -> _Asked:
+    return _Asked(run=run, key=key, own_key=own_key(idempotency_key), digest=digest, at=datetime.now(UTC))
+
+
+def _at(table: Table, run: str, key: str) -> ColumnElement[bool]:
+    return and_(table.c.run == run, table.c.key == key)
+
+
+def _found(connection: Connection, run: str, key: str, *, locked: bool = False) -> Meeting | None:
+    """What is under a key; `locked` keeps other writers waiting until the transaction ends."""
+    statement = select(RENDEZVOUS).where(_at(RENDEZVOUS, run, key))
+    row = connection.execute(statement.with_for_update() if locked else statement).one_or_none()
     if row is None:
         return None
     value = base64.b64encode(row.value).decode()
     return Meeting(run=run, key=key, value=value, version=row.version, generation=row.generation)
 
 
-def _replace(connection: Connection, row: dict[str, object], version: int) -> None:
-    columns = RENDEZVOUS.c
-    mine = (columns.run == row["run"]) & (columns.key == row["key"]) & (columns.version == version)
-    if connection.execute(update(RENDEZVOUS).where(mine).values(**row)).rowcount != 1:
-        raise OvertakenError("another writer was first; try again")
+def _set(connection: Connection, asked: _Asked, write: MeetingWrite, version: int) -> None:
+    row = {"value": write.content, "version": version, "generation": write.generation, "changed_at": asked.at.isoformat()}
+    if version > 1:
+        connection.execute(update(RENDEZVOUS).where(asked.place(RENDEZVOUS)).values(row))
+        return
+    connection.execute(insert(RENDEZVOUS), {"run": asked.run, "key": asked.key, **row})
+    for table in (RENDEZVOUS, RENDEZVOUS_WRITES):
+        connection.execute(delete(table).where(table.c.changed_at < (asked.at - KEPT).isoformat()))
 
 
 def _refused(run: str, key: str, found: Meeting | None) -> Meeting:

@@ -10,17 +10,14 @@ from typing import Any
 
 from api.decisions import planning
 from api.differences import Difference, differences
+from api.jobs.headlines import headline
 from api.jobs.history import Entry, History
 from api.records import Records, first_state
 from api.storage.store import Store
 from api.storage.stored import StoredDecision
 from api.storage.wording import Wording
 from kintsugi.core import codec
-from kintsugi.core.ending import Ending
 from kintsugi.core.errors import KintsugiError, NotFoundError, PlanningFailedError
-from kintsugi.core.handling import Approval
-from kintsugi.core.membership import Event
-from kintsugi.core.messages import Report
 
 PAGE = 1_000
 CREATED = "created"
@@ -91,7 +88,11 @@ class Replay:
             if self._only is not None and history.generation >= self._only:
                 return
             result = Replayed(
-                number=entry.number, at=entry.received_at, what=_what(entry), generation=entry.generation, decided=entry.decided
+                number=entry.number,
+                at=entry.received_at,
+                what=headline(entry.content),
+                generation=entry.generation,
+                decided=entry.decided,
             )
             try:
                 after, history = history.after(entry.content, entry.received_at), history.replayed(entry)
@@ -198,15 +199,3 @@ def _comparable(decision: StoredDecision) -> dict[str, Any]:
         "snapshot_digest": decision.snapshot_digest,
         "decision": told,
     }
-
-
-def _what(entry: Entry) -> str:
-    content = entry.content
-    if isinstance(content, Event):
-        subject = content.worker or content.host or "-".join(content.link or ())
-        return f"{content.kind.value} {subject}"
-    if isinstance(content, Report):
-        return f"{content.status.value} {content.generation}"
-    if isinstance(content, Ending):
-        return f"ended: {content.outcome.value}"
-    return f"{content.decision if isinstance(content, Approval) else f'{content.kind} expired'} {content.generation}"

@@ -64,22 +64,26 @@ def _refuse_empty(environment: Mapping[str, str]) -> None:
             raise InvalidInputError("is empty; give it a value, or unset it for the default", field=variable)
 
 
-def _networks(given: object) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Networks from a sequence, or from the text of a JSON list."""
-    try:
-        items = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
-        items = None
-    if not isinstance(items, list | tuple):
-        raise ValueError('must be a JSON list of networks, such as ["10.0.0.5/32"]')
-    return tuple(_network(str(item)) for item in items)
+def _networks(example: str) -> BeforeValidator:
+    """Networks from a sequence, or from the text of a JSON list such as `example`."""
+
+    def read(given: object) -> tuple[IPv4Network | IPv6Network, ...]:
+        try:
+            items = json.loads(given) if isinstance(given, str) else given
+        except ValueError:
+            items = None
+        if not isinstance(items, list | tuple):
+            raise ValueError(f"must be a JSON list of networks, such as {example}")
+        return tuple(_network(str(item), example) for item in items)
+
+    return BeforeValidator(read)
 
 
-def _network(text: str) -> IPv4Network | IPv6Network:
+def _network(text: str, example: str) -> IPv4Network | IPv6Network:
     try:
         interface = ip_interface(text)
     except ValueError as error:
-        raise ValueError(f'{text!r} is no network; write a JSON list such as ["10.0.0.5/32"]') from error
+        raise ValueError(f"{text!r} is no network; write a JSON list such as {example}") from error
     address, network = interface.ip, interface.network
     if address != network.network_address:
         message = f"{text} has bits beyond its network; write {network} for all of it, {address}/{address.max_prefixlen} for one"
@@ -95,7 +99,8 @@ def _http(given: str) -> str:
     return given
 
 
-Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_networks)]
+Proxies = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, _networks('["10.0.0.5/32"]')]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, _networks('["10.0.0.0/8"]')]
 
 
 class Settings(BaseSettings):
@@ -141,7 +146,7 @@ class Settings(BaseSettings):
     """PEM file of the certificate, with those between it and its authority; the service then speaks HTTPS alone."""
     tls_key: Path | None = None
     """PEM file of the certificate's private key, without a password."""
-    trusted_proxies: Networks = ()
+    trusted_proxies: Proxies = ()
     """Proxies such as `["10.0.0.5/32"]` whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; nobody else's are."""
     sign_in_hours: float = Field(default=12.0, gt=0, le=8_760)
     """How long a browser stays signed in to the dashboard."""

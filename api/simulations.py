@@ -29,7 +29,8 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
 
     def watch() -> None:
         if time.monotonic() > end:
-            message = f"takes longer than {limit_seconds:g} s; ask for fewer seeds or policies, or {ELSEWHERE}"
+            limit = f"the {limit_seconds:g} s of KINTSUGI_MAX_SIMULATION_SECONDS"
+            message = f"takes longer than {limit}; ask for fewer seeds or policies, or {ELSEWHERE}"
             raise InvalidInputError(message, field="seeds", value=request.seeds)
 
     values = tuple(request.values.items())

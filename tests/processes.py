@@ -92,6 +92,6 @@ def is_running(pid: int) -> bool:
     """Whether a process is there and has not ended; one that nobody buried has."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # of which the latter where it ends between opening and reading
         return False
     return state != "Z"

@@ -73,7 +73,11 @@ def require_same_origin(headers: Headers, scheme: str) -> None:
         return
     if origin is not None and _origin(origin) == (scheme, host.lower()):
         return
-    raise ForbiddenError("came from another site; sign in, and use this service's own pages", field="Origin")
+    message = (
+        f"must be {scheme}://{host[:200]}, as this service is called: use its own pages, and where a proxy is "
+        "before it, have that pass Host and X-Forwarded-Proto, and list it in KINTSUGI_TRUSTED_PROXIES"
+    )
+    raise ForbiddenError(message, field="Origin", value=origin and origin[:200])
 
 
 def _origin(text: str) -> tuple[str, str]:

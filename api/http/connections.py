@@ -20,6 +20,8 @@ UNREAD_SECONDS = 60.0
 """How long nothing is taken in of an answer that the system has no more room for."""
 SILENCE_SECONDS = 60.0
 """Between two lines about the same lack."""
+TLS_HANDSHAKE = b"\x16\x03"
+"""How a connection begins that is to be encrypted."""
 
 
 class _Patience:
@@ -46,13 +48,37 @@ class _Patience:
             self._timer = None
 
 
+class Gibberish:
+    """Says in the log that something comes which is no HTTP; not each time, for strangers may send what they like."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: float | None = None
+        self._untold = 0
+
+    def tell(self, client: tuple[str, int] | None, *, is_tls: bool | None) -> None:
+        """It came from `client`; `is_tls` where it looks like the beginning of an encrypted connection."""
+        now = self._clock()
+        if self._told is not None and now - self._told < SILENCE_SECONDS:
+            self._untold += 1
+            return
+        more: dict[str, object] = {"way_out": "clients write http://, or the service gets a certificate"} if is_tls else {}
+        more |= {"untold": self._untold} if self._untold else {}
+        event = "a client speaks TLS, the service does not" if is_tls else "a client sends what is no HTTP"
+        structlog.get_logger("kintsugi.api").warning(event, address=client and client[0], **more)
+        self._told, self._untold = now, 0
+
+
 class PromptProtocol(HttpToolsProtocol):
     """Closes connections on which a request begins and does not come to its end, or whose answers nobody reads."""
+
+    _gibberish = Gibberish()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._with_sender, self._with_reader = _Patience(self.loop), _Patience(self.loop)
         self._is_within_body = False
+        self._begins_as_tls: bool | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Somebody is there, and is to say what for."""
@@ -61,11 +87,18 @@ class PromptProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Whatever comes while nothing is asked for begins a request."""
+        if self._begins_as_tls is None:
+            self._begins_as_tls = data.startswith(TLS_HANDSHAKE)
         if not self._with_sender.has_begun and (self.cycle is None or self.cycle.response_complete):
             self._expect_head()
         super().data_received(data)
         if self._is_within_body:
             self._expect_body()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, and say so in the log: who sends it may be a client of the wrong scheme."""
+        self._gibberish.tell(self.client, is_tls=self._begins_as_tls)
+        super().send_400_response(msg)
 
     def on_headers_complete(self) -> None:
         """The head is there; the body is waited for part by part."""

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
 
-from api.deps import BODY_PROBLEMS, READ_PROBLEMS, DeskDep, reply
-from api.http.bodies import decoded, takes, tells
+from api.deps import BODY_PROBLEMS, READ_PROBLEMS, DeskDep, IdempotencyKey, reply
+from api.http.bodies import decoded, refuses, takes, tells
 from api.rendezvous import MOST_LETTERS, Meeting, Meetings, MeetingWrite
 from kintsugi.core import codec
 
@@ -31,13 +31,20 @@ async def get_value(run: RunPath, key: KeyPath, desk: DeskDep, meetings: Meeting
 
 
 @router.put("", responses=tells(Meeting) | BODY_PROBLEMS, openapi_extra=takes(MeetingWrite))
-async def put_value(run: RunPath, key: KeyPath, body: WriteBody, desk: DeskDep, meetings: MeetingsDep) -> Response:
-    """Put a value under a key if its version is the expected one; `is_set` says whether it was."""
-    return reply(await desk.read(meetings.put, run, key, body))
+async def put_value(
+    run: RunPath, key: KeyPath, body: WriteBody, desk: DeskDep, meetings: MeetingsDep, *, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Put a value under a key if its version is the expected one; `is_set` says whether it was.
+
+    Without an `Idempotency-Key` who lost the answer cannot tell his own write from that of another; keys count for ten minutes.
+    """
+    return reply(await desk.read(meetings.put, run, key, body, idempotency_key))
 
 
-@router.delete("", status_code=HTTPStatus.NO_CONTENT, responses=READ_PROBLEMS)
-async def delete_value(run: RunPath, key: KeyPath, desk: DeskDep, meetings: MeetingsDep) -> Response:
-    """Forget what is under a key."""
-    await desk.read(meetings.drop, run, key)
+@router.delete("", status_code=HTTPStatus.NO_CONTENT, responses=READ_PROBLEMS | refuses(HTTPStatus.CONFLICT))
+async def delete_value(
+    run: RunPath, key: KeyPath, desk: DeskDep, meetings: MeetingsDep, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Forget what is under a key; asked for again with its `Idempotency-Key`, nothing that was set meanwhile."""
+    await desk.read(meetings.drop, run, key, idempotency_key)
     return Response(status_code=HTTPStatus.NO_CONTENT)

@@ -33,6 +33,7 @@ async def add_webhook(job: JobPath, body: NewWebhookBody, desk: DeskDep, idempot
     `webhook-timestamp`, `webhook-signature`). Anything but 2xx is tried again with exponential back-off until the service
     gives up; 410 ends it at once. Deliveries may come more than once, with the same id, and out of order: compare `generation`.
     """
+    await desk.webhooks.check(body)
     webhook, is_new = await desk.read(desk.webhooks.add, job, body, idempotency_key)
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return reply(webhook, status, {"Location": f"/v1/jobs/{job}/webhooks/{webhook.id}"})
@@ -55,6 +56,7 @@ async def change_webhook(
     job: JobPath, webhook: WebhookPath, body: WebhookTargetBody, desk: DeskDep, if_match: IfMatch = None
 ) -> Response:
     """Replace url, secret and kinds; what is pending goes to the new url, signed with the new secret."""
+    await desk.webhooks.check(body)
     expected = None if if_match is None else await _expected(desk, job, webhook, if_match)
     return reply(await desk.read(desk.webhooks.change, job, webhook, body, expected))
 

@@ -26,8 +26,21 @@ UNIQUE_VIOLATIONS = frozenset(
 )
 """What is written is there already. Whatever else a constraint refuses says nothing of other writers."""
 DISK_FULL = "53100"
+READ_ONLY = "25006"
 IS_READ_ONLY = select(or_(func.pg_is_in_recovery(), func.current_setting("default_transaction_read_only") == "on"))
 """Whether a PostgreSQL server takes nothing from this session; transactions that read say of themselves that they do only that."""
+NO_ANSWER = "the database does not answer: {}"
+ONLY_READ = (
+    "the database can only be read: {}; give its file and folder to the user that runs this, or copy it into a folder of theirs"
+)
+WORDS = {
+    sqlite3.SQLITE_CANTOPEN: f"{NO_ANSWER}; its folder must be there, and both must be open to the service",
+    sqlite3.SQLITE_READONLY: ONLY_READ,
+    sqlite3.SQLITE_NOTADB: "the file is no SQLite database: {}; name another one, or restore a backup",
+    sqlite3.SQLITE_CORRUPT: "the database is damaged: {}; stop the service, and restore a backup",
+    READ_ONLY: "the database can only be read: {}; name the server that is no standby",
+}
+"""What is told of failures that have their own ways out, with the database's own words."""
 LITTLE_ROOM_BYTES = 65_536
 """Where a disk has less left, what SQLite calls an I/O error is that the files beside the database cannot grow."""
 
@@ -182,8 +195,8 @@ def _meaning(error: DBAPIError | PoolTimeoutError, folder: Path | None) -> Kints
         return StorageFullError(f"the database's disk is full ({reason}); make room and try again", field=DATABASE_FIELD)
     if isinstance(error, DataError):
         return InvalidInputError(f"holds what the database cannot store: {reason}", field="text")
-    way_out = "; its folder must be there, and both must be open to the service" if code == sqlite3.SQLITE_CANTOPEN else ""
-    return UnavailableError(f"the database does not answer: {reason}{way_out}", field=DATABASE_FIELD)
+    words = WORDS.get(code) or WORDS.get(state) or NO_ANSWER
+    return UnavailableError(words.format(reason), field=DATABASE_FIELD)
 
 
 def _is_full(folder: Path | None) -> bool:

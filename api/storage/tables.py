@@ -206,6 +206,18 @@ RENDEZVOUS = Table(
 )
 """Values that torchrun's agents share while they meet; no job's."""
 
+RENDEZVOUS_WRITES = Table(
+    "rendezvous_writes",
+    METADATA,
+    Column("run", String(200), primary_key=True),
+    Column("key", String(200), primary_key=True),
+    Column("write", String(300), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("changed_at", String(32), nullable=False, index=True),
+)
+"""Which version the write of each `Idempotency-Key` made there, for as long as somebody may ask for it again."""
+
 OVERLAY_LOG = Table(
     "overlay_log",
     METADATA,

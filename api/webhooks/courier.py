@@ -127,5 +127,6 @@ class Courier:
         self._outbox.settle(parcel, settlement)
         outcome = "failed" if settlement.status is DeliveryStatus.PENDING else settlement.status.value
         self._metrics.deliveries.labels(outcome).inc()
-        self._log.info("webhook", delivery=parcel.message_id, outcome=outcome, attempts=settlement.attempts, error=attempt.error)
+        log = self._log.warning if settlement.status is DeliveryStatus.DEAD else self._log.info
+        log("webhook", delivery=parcel.message_id, outcome=outcome, attempts=settlement.attempts, error=attempt.error)
         return max(0.0, (moment_of(settlement.due_at) - now).total_seconds())

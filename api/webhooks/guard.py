@@ -1,12 +1,15 @@
 """Where webhooks may go: no service is to be talked into calling its own network on somebody's behalf (SSRF)."""
 
+import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 import anyio
 import httpcore2
 
+from api.webhooks.urls import address_of
 from kintsugi.core.errors import InvalidInputError
 
 Address = IPv4Address | IPv6Address
@@ -16,6 +19,9 @@ TRANSLATED = IPv6Network("64:ff9b::/96")
 """NAT64 (RFC 6052): the last 32 bits are an IPv4 address."""
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 """All that public IPv6 addresses lie in (RFC 4291); outside it are a site's own, and further forms of IPv4 addresses."""
+
+LOOK_UP_SECONDS = 5.0
+"""Longest wait for a name as a webhook is added: resolvers that are away take far longer."""
 
 
 class TargetRefusedError(InvalidInputError):
@@ -44,17 +50,17 @@ class Guard:
         elif not _is_public(inner) and not any(inner in network for network in self._networks):
             raise _refused(address, "is private; whoever runs the service can allow its network by KINTSUGI_WEBHOOK_NETWORKS")
 
-    def check_host(self, host: str) -> None:
-        """Refuse a host that is an address; names are judged by what they resolve to, whenever something is sent.
+    async def check_host(self, host: str) -> None:
+        """Refuse a host that leads now where nothing is sent; a name is judged again whenever something is sent.
+
+        A name that nobody knows, or not soon enough, is let pass: it may be known later.
 
         Raises:
             TargetRefusedError: nothing is sent there.
         """
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return
-        self.check(address)
+        with anyio.move_on_after(LOOK_UP_SECONDS), suppress(httpcore2.ConnectError):
+            for address in await _resolved(host):
+                self.check(address)
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
@@ -78,7 +84,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             TargetRefusedError: one of its addresses is refused.
             httpcore2.ConnectError: none answers, or the name is unknown.
         """
-        addresses = await _resolved(host, port)
+        addresses = await _resolved(host)
         for address in addresses:
             self._guard.check(address)
         failure: Exception = httpcore2.ConnectError(f"{host} has no address")
@@ -90,9 +96,12 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         raise failure
 
 
-async def _resolved(host: str, port: int) -> list[Address]:
+async def _resolved(host: str) -> list[Address]:
+    address = address_of(host)
+    if address is not None:
+        return [address]
     try:
-        found = await anyio.getaddrinfo(host, port)
+        found = await anyio.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise httpcore2.ConnectError(f"{host} cannot be resolved: {error}") from error
     return [ip_address(text) for text in dict.fromkeys(str(place[0]).partition("%")[0] for *_, place in found)]

@@ -4,9 +4,9 @@ import base64
 import binascii
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import SplitResult, urlsplit
 
 from api.schemas import JOB_ID
+from api.webhooks.urls import split_url
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import PYDANTIC_CONFIG
@@ -14,7 +14,6 @@ from kintsugi.core.profile import PYDANTIC_CONFIG
 SECRET_PREFIX = "whsec_"  # noqa: S105
 LEAST_SECRET_BYTES, MOST_SECRET_BYTES = 24, 64
 """As the Standard Webhooks specification asks."""
-MOST_URL_LETTERS = 2_000
 
 
 class HookKind(StrEnum):
@@ -46,7 +45,7 @@ class WebhookTarget:
     __pydantic_config__ = PYDANTIC_CONFIG
 
     url: str
-    """http or https, without user and fragment; redirects are not followed."""
+    """http or https, without user and fragment, to a host that something may be sent to; redirects are not followed."""
     secret: str
     """`whsec_` and the base64 form of 24 to 64 random bytes; it is stored, and never shown again."""
     kinds: tuple[HookKind, ...] = (HookKind.PLAN_DECIDED, HookKind.PLAN_MISSING)
@@ -134,24 +133,6 @@ class DeliveryPage:
     """Give it as `cursor` for the next page; null at the end."""
 
 
-def split_url(url: str) -> SplitResult:
-    """The parts of a URL that a webhook may send to.
-
-    Raises:
-        InvalidInputError: it is no http or https URL, or names a user or a fragment.
-    """
-    try:
-        parts = urlsplit(url)
-        is_plain = parts.port != 0 and not (parts.username or parts.password or parts.fragment) and url.isascii()
-    except ValueError:
-        is_plain = False
-    if not is_plain or len(url) > MOST_URL_LETTERS or not url.isprintable() or " " in url:
-        raise _no_url(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _no_url(url)
-    return parts
-
-
 def secret_bytes(secret: str) -> bytes:
     """The key that a secret stands for.
 
@@ -165,9 +146,3 @@ def secret_bytes(secret: str) -> bytes:
     if not secret.startswith(SECRET_PREFIX) or not LEAST_SECRET_BYTES <= len(key) <= MOST_SECRET_BYTES:
         raise InvalidInputError("must be whsec_ and the base64 form of 24 to 64 random bytes", field="secret")
     return key
-
-
-def _no_url(url: str) -> InvalidInputError:
-    return InvalidInputError(
-        "must be an http or https URL of ASCII letters, with a host and without user and fragment", field="url", value=url[:200]
-    )

@@ -22,10 +22,10 @@ from api.webhooks.hooks import (
     Webhook,
     WebhookList,
     WebhookTarget,
-    split_url,
 )
 from api.webhooks.moments import text_of, utc_now
 from api.webhooks.outbox import KINDS_SEPARATOR
+from api.webhooks.urls import split_url
 from kintsugi.core.errors import ConflictError, NotFoundError
 
 MOST_WEBHOOKS = 20
@@ -40,15 +40,21 @@ class Registry:
         self._guard = guard
         self._retrying = timedelta(seconds=retry_seconds)
 
+    async def check(self, target: WebhookTarget) -> None:
+        """Refuse a target that would be refused whenever something is sent.
+
+        Raises:
+            TargetRefusedError: the URL's host is an address that nothing is sent to, or a name of one.
+        """
+        await self._guard.check_host(split_url(target.url).hostname or "")
+
     def add(self, job: str, new: NewWebhook, idempotency_key: str | None = None) -> tuple[Webhook, bool]:
         """The webhook, and whether it is new; the same request again gives the same webhook.
 
         Raises:
             NotFoundError: there is no such job.
             ConflictError: the id or the key belongs to another webhook, or the job has as many as it may.
-            TargetRefusedError: the URL's host is an address that nothing is sent to.
         """
-        self._check(new)
         webhook = new.id or _id_of(job, idempotency_key)
         try:
             return self._added(job, webhook, new)
@@ -67,9 +73,7 @@ class Registry:
         Raises:
             NotFoundError: there is no such webhook.
             PreconditionFailedError: it is another one than expected.
-            TargetRefusedError: the URL's host is an address that nothing is sent to.
         """
-        self._check(target)
         now = text_of(utc_now())
         with self._database.writing() as connection:
             _require(connection, job, webhook, expected)
@@ -154,9 +158,6 @@ class Registry:
         if row is None:
             raise NotFoundError("the webhook has no delivery of this id", field="delivery", value=event)
         return _delivery(row)
-
-    def _check(self, target: WebhookTarget) -> None:
-        self._guard.check_host(split_url(target.url).hostname or "")
 
     def _row(self, job: str, webhook: str) -> Row[Any]:
         with self._database.reading() as connection:

@@ -13,6 +13,7 @@ import structlog
 import typer
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy import make_url
 
 from api import garbage, logs
 from api.access.assembly import adopt_workers, tokens_are_needed
@@ -26,6 +27,7 @@ from api.spans import require_opentelemetry
 from api.storage.store import Store
 from kintsugi.core.descriptors import allow_most
 from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.core.version import __version__
 from planner.warmup import warm_up
 
 BACKLOG = 2_048
@@ -131,6 +133,8 @@ class _Server(uvicorn.Server):
         """Start, and say where."""
         await super().startup(sockets)
         if self.started:
+            database = make_url(self._app.state.desk.settings.database_url).set(query={}).render_as_string()  # without passwords
+            structlog.get_logger("kintsugi.api").info("started", version=__version__, database=database, process=os.getpid())
             print(f"kintsugi: listening on {self._address}", file=sys.stderr, flush=True)
             self._warming.start()
 
@@ -147,6 +151,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer those who wait, then stop; in the end without threads that do not come back."""
+        structlog.get_logger("kintsugi.api").info("stops")
         last = threading.Timer(self._app.state.desk.settings.shutdown_seconds + LEAVING_SECONDS, _leave)
         last.daemon = True
         last.start()

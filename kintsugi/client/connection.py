@@ -33,6 +33,8 @@ TOKEN_VARIABLE = "KINTSUGI_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE = "KINTSUGI_CA_FILE"
 UNKNOWN_ISSUERS = ("unable to get local issuer certificate", "self-signed certificate")
 """How OpenSSL says that nobody who is trusted vouches for a certificate."""
+NO_TLS = ("wrong version number", "packet length too long", "record layer failure")
+"""How its versions say that what was answered is no TLS."""
 
 
 class Connection:
@@ -257,7 +259,17 @@ def _told(address: str) -> Iterator[None]:
     try:
         yield
     except httpx2.RequestError as error:
-        reason = str(error).rstrip(".") or type(error).__name__
-        if any(text in reason for text in UNKNOWN_ISSUERS):
-            reason += f"; {CA_VARIABLE} names the file of an authority to trust"
-        raise AwayError(f"the service at {address} does not answer: {reason}", field="url") from error
+        raise AwayError(f"the service at {address} does not answer: {reason_of(error, address)}", field="url") from error
+
+
+def reason_of(error: httpx2.RequestError, address: str) -> str:
+    """Why a service does not answer, and what may be done about it."""
+    reason = str(error).rstrip(".") or type(error).__name__
+    scheme, _, place = address.partition("://")
+    if any(text in reason.lower() for text in NO_TLS):
+        return f"{reason}; it speaks no TLS there: write http://{place}"
+    if any(text in reason for text in UNKNOWN_ISSUERS):
+        return f"{reason}; {CA_VARIABLE} names the file of an authority to trust"
+    if scheme == "http" and isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError):
+        return f"{reason}; if it speaks TLS there, write https://{place}"
+    return reason

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from api.http import connections
 from kintsugi.client import Client, Patience
@@ -119,3 +120,30 @@ def test_as_many_connections_are_taken_as_the_system_allows_and_then_it_is_told(
         held.close()
         with httpx2.Client(transport=httpx2.HTTPTransport(retries=10)) as http:
             assert http.get(f"{url}/healthz").status_code == 200
+
+
+def test_what_is_no_http_is_told_once_and_with_what_it_looks_like(tmp_path: Path):
+    with holding(tmp_path, 600) as (process, url):
+        for strange in (b"\x16\x03\x01\x02\x00\x01", b"SSH-2.0-nothing\r\n"):
+            with connected(url) as stranger:
+                stranger.sendall(strange)
+                assert stranger.recv(100).startswith(b"HTTP/1.1 400 ")
+        assert httpx2.get(f"{url}/healthz", headers={"Connection": "Upgrade", "Upgrade": "websocket"}).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_SECONDS)
+        told, end = map(json.loads, process.told().splitlines())
+    assert end["event"] == "stops"
+    assert (told["event"], told["address"]) == ("a client speaks TLS, the service does not", "127.0.0.1")
+    assert "http://" in told["way_out"]
+
+
+def test_what_was_not_told_is_counted():
+    now = [0.0]
+    gibberish = connections.Gibberish(lambda: now[0])
+    with capture_logs() as lines:
+        for now[0] in (0.0, 1.0, 59.0, 60.0):
+            gibberish.tell(("10.0.0.1", 9), is_tls=False)
+    assert [(line["event"], line.get("untold")) for line in lines] == [
+        ("a client sends what is no HTTP", None),
+        ("a client sends what is no HTTP", 2),
+    ]

@@ -231,7 +231,8 @@ def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows
             half.sendall(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
             assert half.recv(100).startswith(b"HTTP/1.1 100 ")
             assert running.terminate() == 0
-        (line,) = map(json.loads, running.process.stderr)
+        stops, line = map(json.loads, running.process.stderr)
+    assert (stops["event"], stops["level"]) == ("stops", "info")
     assert (line["logger"], line["level"]) == ("uvicorn.error", "error")
     assert "Cancel 1 running task" in line["event"]
 
@@ -281,7 +282,8 @@ SERVE, TOKEN = ["serve", "--port", "0"], ["token", "list"]
     [
         (SERVE, "TRUSTED_PROXIES=10.0.0.5", 'such as ["10.0.0.5/32"]'),
         (SERVE, 'TRUSTED_PROXIES=["10.0.0.5/8"]', "write 10.0.0.0/8 for all of it, 10.0.0.5/32 for one"),
-        (SERVE, 'WEBHOOK_NETWORKS=["10.0.0.x"]', "'10.0.0.x' is no network"),
+        (SERVE, 'WEBHOOK_NETWORKS=["10.0.0.x"]', "'10.0.0.x' is no network; write a JSON list such as [\"10.0.0.0/8\"]"),
+        (SERVE, "WEBHOOK_NETWORKS=10.0.0.0/8", 'such as ["10.0.0.0/8"]'),
         (SERVE, "OTEL_ENDPOINT=foo", "http://127.0.0.1:4318/v1/traces"),
         (SERVE, "MAX_REQUESTS_PER_SECOND=1e-320", "0.001"),
         (TOKEN, "PORT=abc", "integer"),

@@ -147,8 +147,18 @@ def test_clients_speak_https_and_send_their_token(guarded):
     once = Patience(attempts=1)
     with Client(url, patience=once) as distrustful, pytest.raises(UnavailableError, match=r"certificate.*KINTSUGI_CA_FILE"):
         distrustful.jobs()
-    with Client(url.replace("https", "http"), patience=once) as open_book, pytest.raises(UnavailableError):
+    with Client(url.replace("https", "http"), patience=once) as open_book, pytest.raises(UnavailableError, match=f"write {url}"):
         open_book.jobs()
+
+
+@pytest.mark.processes
+def test_a_client_that_speaks_https_to_a_service_without_is_told_how_to_write_it(tmp_path):
+    with (
+        service(tmp_path / "kintsugi.sqlite3") as running,
+        Client(running.url.replace("http", "https"), patience=Patience(attempts=1)) as client,
+        pytest.raises(UnavailableError, match=f"speaks no TLS there: write {running.url}"),
+    ):
+        client.jobs()
 
 
 @pytest.mark.processes

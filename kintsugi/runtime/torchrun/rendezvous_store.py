@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import tenacity
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
+
+from kintsugi.client.connection import reason_of
 
 LOG = logging.getLogger("kintsugi.rendezvous")
 SHORTEST_PAUSE_SECONDS = 0.01
@@ -31,11 +34,13 @@ class Value:
 
 
 class Keys:
-    """Values of one run at the service, changed by compare-and-swap."""
+    """Values of one run at the service, changed by compare-and-swap; a change whose answer was lost counts once."""
 
-    def __init__(self, url: str, run: str, *, token: str | None = None) -> None:
+    def __init__(self, url: str, run: str, *, token: str | None = None, transport: httpx2.BaseTransport | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx2.Client(base_url=f"{url}/v1/rendezvous/{_segment(run)}/", timeout=TIMEOUT_SECONDS, headers=headers)
+        self._address = url
+        path = f"/v1/rendezvous/{_segment(run)}/"
+        self._http = httpx2.Client(base_url=f"{url}{path}", timeout=TIMEOUT_SECONDS, headers=headers, transport=transport)
 
     def close(self) -> None:
         """Close all connections."""
@@ -68,13 +73,15 @@ class Keys:
         self._send("DELETE", key)
 
     def _send(self, method: str, key: str, body: Any = None) -> httpx2.Response:
+        headers = {} if method == "GET" else {"Idempotency-Key": uuid4().hex}  # the same one through all attempts
         for attempt in _attempts():
             with attempt:
                 try:
-                    response = self._http.request(method, _segment(key), json=body)
+                    response = self._http.request(method, _segment(key), json=body, headers=headers)
                 except httpx2.TransportError as error:
-                    raise ConnectionError(f"the service does not answer: {error or type(error).__name__}") from error
-                if response.is_server_error:
+                    reason = reason_of(error, self._address)
+                    raise ConnectionError(f"the service at {self._address} does not answer: {reason}") from error
+                if response.is_server_error or response.status_code == httpx2.codes.TOO_MANY_REQUESTS:
                     raise ConnectionError(f"the service answers {response.status_code}")
                 if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
                     raise PermissionError(f"the service refuses: {response.text[:500]}")
@@ -88,9 +95,14 @@ def _attempts() -> tenacity.Retrying:
         retry=tenacity.retry_if_exception_type(ConnectionError),
         stop=tenacity.stop_after_attempt(ATTEMPTS),
         wait=tenacity.wait_exponential(multiplier=0.1, max=5.0) + tenacity.wait_random(0.0, 1.0),
-        before_sleep=tenacity.before_sleep_log(LOG, logging.WARNING),
+        before_sleep=_tell_of_retry,
         reraise=True,
     )
+
+
+def _tell_of_retry(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    LOG.warning("%s; attempt %d of %d in %.2g s", error, state.attempt_number + 1, ATTEMPTS, state.upcoming_sleep)
 
 
 class ServiceStore(Store):

@@ -73,6 +73,8 @@ def test_other_sites_neither_sign_in_nor_out_nor_write(world, headers):
     refused = world.client.post(f"/v1/jobs/{OWN}/events", json=lost, headers=headers)
     assert refused.status_code == 403
     assert refused.json()["error"]["field"] == "Origin"
+    assert "must be http://testserver, as" in refused.json()["error"]["message"]
+    assert "have that pass Host and X-Forwarded-Proto" in refused.json()["error"]["message"]
     assert world.client.post(f"/v1/jobs/{OWN}/events", json=lost, headers=SAME).status_code == 200
     assert world.ask("POST", f"/v1/jobs/{OWN}/events", "admin", json=lost, headers=headers).status_code == 200
 

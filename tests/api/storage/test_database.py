@@ -120,6 +120,25 @@ def test_a_file_that_cannot_be_is_refused_by_name(tmp_path):
         assert caught.value.value == ("mode" if "?" in url else url.removeprefix("sqlite:///"))
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no database" * 100, "is no SQLite database.*name another one"),
+        (b"SQLite format 3\0\x10\0\x01\x01\0\x40\x20\x20" + b"\xff" * 8_000, "is damaged.*restore a backup"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_told_with_the_way_out(tmp_path, content, message):
+    path = tmp_path / "x.sqlite3"
+    path.write_bytes(content)
+    store = Store(f"sqlite:///{path}")
+    try:
+        with pytest.raises(UnavailableError, match=message):
+            store.open()
+    finally:
+        store.close()
+    assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize("url", ["postgresql://u:secret@host:abc/x", "postgresql://u:a@b:secret@host/x"])
 def test_a_port_that_is_no_number_is_told_without_the_password(url):
     with pytest.raises(InvalidInputError, match="port is no number") as caught:

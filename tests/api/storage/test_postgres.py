@@ -1,6 +1,7 @@
 """Processes on one PostgreSQL: one log, waiting at either, and one of them killed, or stopped, as it writes."""
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from api.replay import Replay
 from api.storage import engines, silence
@@ -22,10 +23,11 @@ from kintsugi.client import Client
 from kintsugi.core.errors import StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.version import __version__
 from tests.builders import uniform_profile
 from tests.databases import POSTGRESQL
 from tests.processes import STOP_SECONDS
-from tests.services import service
+from tests.services import Fork, service
 
 pytestmark = [
     pytest.mark.processes,
@@ -107,6 +109,20 @@ def test_two_services_write_one_log_and_one_goes_on_when_the_other_is_killed(dat
         assert [entry for entry in Replay(store, "job") if entry.differences] == []
     finally:
         store.close()
+
+
+def test_the_log_says_what_starts_on_which_database_without_passwords(database_url):
+    url = make_url(database_url).set(password="a-secret").update_query_dict({"sslpassword": "a-secret"})
+    shown = url.render_as_string(hide_password=False)
+    process = Fork("serve", "--port", "0", "--database-url", shown, "--log-format", "json")
+    try:
+        with open(process.errors, encoding="utf-8", closefd=False) as errors:
+            started = json.loads(next(line for line in errors if '"started"' in line))
+        assert (started["version"], started["process"]) == (__version__, process.pid)
+    finally:
+        process.close()
+    assert url.database in started["database"]
+    assert "a-secret" not in started["database"]
 
 
 WRITING = """

@@ -349,7 +349,9 @@ def test_events_and_reports_are_waited_for(client, job, app):
     assert heard == {"Event": [1], "Report": [2]}
     assert client.get(REPORTS, params={"after": 1, "wait_seconds": 20}).json()["reports"][0]["number"] == 2
     assert client.get(EVENTS, params={"after": 1, "cursor": "x"}).json()["error"]["field"] == "after"
-    assert client.get(EVENTS, params={"wait_seconds": 31}).json()["error"]["field"] == "wait_seconds"
+    refused = client.get(EVENTS, params={"wait_seconds": 31}).json()["error"]
+    assert refused["field"] == "wait_seconds"
+    assert "at most 30, as KINTSUGI_MAX_WAIT_SECONDS says" in refused["message"]
 
 
 @pytest.mark.processes

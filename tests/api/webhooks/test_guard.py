@@ -60,11 +60,41 @@ def test_loopback_for_a_service_on_loopback():
     assert refused(Guard(loopback=True), [*LOOPBACK, *PRIVATE]) == PRIVATE
 
 
-def test_names_are_judged_when_something_is_sent():
+def resolving(monkeypatch, *addresses):
+    """Every name leads to these addresses."""
+
+    async def found(*arguments, **named):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1.", "127.1", "2130706433", "0x7f.1", "0177.0.0.1", "::ffff:127.0.0.1", "localhost"]
+)
+async def test_whatever_spells_a_refused_address_is_refused_beforehand(host):
+    with pytest.raises(TargetRefusedError, match="use an address that others reach"):
+        await Guard(loopback=False).check_host(host)
+    await Guard(loopback=True).check_host(host)
+
+
+async def test_a_name_is_refused_beforehand_where_it_leads_to_a_refused_address(monkeypatch):
+    resolving(monkeypatch, "93.184.215.14", "10.0.0.1")
+    with pytest.raises(TargetRefusedError, match="KINTSUGI_WEBHOOK_NETWORKS") as refused:
+        await Guard(loopback=False).check_host("receiver.example")
+    assert refused.value.value == "10.0.0.1"
+
+
+async def unanswered(*arguments, **named):
+    await anyio.sleep_forever()
+
+
+async def test_a_name_that_nobody_knows_yet_or_soon_enough_is_judged_later(monkeypatch):
     guard = Guard(loopback=False)
-    guard.check_host("localhost")
-    with pytest.raises(TargetRefusedError):
-        guard.check_host("127.0.0.1")
+    await guard.check_host("no-such-host.invalid")
+    monkeypatch.setattr(anyio, "getaddrinfo", unanswered)
+    monkeypatch.setattr("api.webhooks.guard.LOOK_UP_SECONDS", 0.01)
+    await guard.check_host("slow.example")
 
 
 async def test_the_judged_address_is_the_connected_one(monkeypatch):
@@ -83,15 +113,12 @@ async def test_the_judged_address_is_the_connected_one(monkeypatch):
 
 
 async def test_one_refused_address_among_several_is_enough(monkeypatch):
-    async def both(*arguments, **named):
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("93.184.215.14", "10.0.0.1")]
-
-    monkeypatch.setattr(anyio, "getaddrinfo", both)
+    resolving(monkeypatch, "93.184.215.14", "10.0.0.1")
     with pytest.raises(TargetRefusedError):
         await GuardedBackend(Guard(loopback=False)).connect_tcp("mixed.example", 443)
 
 
-@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "localhost"])
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "127.0.0.1.", "localhost"])
 async def test_other_spellings_of_loopback_are_refused(host):
     async with Sender(Guard(loopback=False), timeout_seconds=10, most_at_once=1) as sender:
         attempt = await sender.send(f"http://{host}:9/", {}, "{}")

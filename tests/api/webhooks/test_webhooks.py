@@ -303,6 +303,14 @@ def test_a_job_has_only_so_many(client, job):
         ({"url": "http://169.254.169.254/latest"}, "url"),
         ({"url": "http://10.1.2.3"}, "url"),
         ({"url": "http://[::ffff:10.0.0.1]"}, "url"),
+        ({"url": "http://167772161"}, "url"),
+        ({"url": "http://10.0.0.1./"}, "url"),
+        ({"url": "http://256.0.0.1"}, "url"),
+        ({"url": "http://1.2.3.4.5"}, "url"),
+        ({"url": "http://%31%30.0.0.1"}, "url"),
+        ({"url": "http://."}, "url"),
+        ({"url": "http://-"}, "url"),
+        ({"url": f"http://{'a' * 64}.example"}, "url"),
         ({"secret": "short"}, "secret"),
         ({"secret": "whsec_AAAA"}, "secret"),
         ({"kinds": []}, "kinds"),
@@ -317,6 +325,16 @@ def test_a_webhook_that_cannot_be_names_the_field(client, job, changes, field):
     error = assert_is_problem(client.post(HOOKS, json=body), 422)
     assert error["field"] == field
     assert "short" not in str(error)
+
+
+def test_a_url_with_a_user_is_not_told_again_and_no_webhook_is_changed_to_one_that_is_refused(client, job):
+    body = {"id": "site", "url": "https://user:word@example.com", "secret": SECRET}
+    error = assert_is_problem(client.post(HOOKS, json=body), 422)
+    assert "leave the user out" in error["message"]
+    assert "word" not in str(error)
+    add(client, "https://example.com")
+    target = {"url": "http://0xa9fea9fe/latest", "secret": SECRET}
+    assert assert_is_problem(client.put(f"{HOOKS}/site", json=target), 422)["value"] == "169.254.169.254"
 
 
 @pytest.mark.both_databases

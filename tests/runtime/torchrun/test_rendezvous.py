@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import httpx2
 import pytest
 from torch.distributed import DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousParameters, RendezvousStateError
@@ -106,6 +107,33 @@ def test_counting_together_loses_nothing(url):
         for thread in threads:
             thread.join(60)
         assert stores[0].get("count") == b"6"
+
+
+class Forgetful(httpx2.HTTPTransport):
+    """Loses the first answer to each kind of write."""
+
+    def __init__(self):
+        super().__init__()
+        self.lost = []
+
+    def handle_request(self, request):
+        response = super().handle_request(request)
+        if request.method == "GET" or request.method in self.lost:
+            return response
+        self.lost.append(request.method)
+        response.close()
+        raise httpx2.ReadError("the answer is lost")
+
+
+@pytest.mark.processes
+def test_what_is_counted_counts_once_when_the_answer_is_lost(url):
+    transport = Forgetful()
+    with closing(Keys(url, "lost", transport=transport)) as keys:
+        store = ServiceStore(keys, timeout_seconds=20.0)
+        assert store.add("count", 1) == 1
+        assert store.add("count", 1) == 2
+        assert store.delete_key("count")
+    assert transport.lost == ["PUT", "DELETE"]
 
 
 def test_a_service_that_is_away_is_told_to_torch(monkeypatch):
