@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from kintsugi.runtime.sampler import SamplerState
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,})")
+_PIECE_BYTES = 1 << 20
+"""That are read at a time."""
 
 
 class DamagedCheckpointError(KintsugiError):
@@ -101,14 +103,14 @@ class Checkpoint:
         """The next step to train."""
         return self.manifest.step
 
-    def verify(self) -> None:
-        """Require every file to be as it was written. O(bytes).
+    def verify(self, moved: Callable[[], None] = lambda: None) -> None:
+        """Require every file to be as it was written; `moved` is told of every piece that was read. O(bytes).
 
         Raises:
             DamagedCheckpointError: with the first that is not.
         """
         for name, record in sorted(self.manifest.files.items()):
-            if (problem := _problem(self.folder / name, record)) is not None:
+            if (problem := _problem(self.folder / name, record, moved)) is not None:
                 raise DamagedCheckpointError(f"{name} {problem}", field=self.folder.name, value=name)
 
     @property
@@ -117,10 +119,10 @@ class Checkpoint:
         return all(_size_problem(self.folder / name, record) is None for name, record in self.manifest.files.items())
 
 
-def _problem(path: Path, record: FileRecord) -> str | None:
+def _problem(path: Path, record: FileRecord, moved: Callable[[], None]) -> str | None:
     try:
         return _size_problem(path, record) or (
-            None if file_record(path) == record else "does not have the checksum it was written with"
+            None if file_record(path, moved) == record else "does not have the checksum it was written with"
         )
     except OSError as error:
         return f"cannot be read: {error.strerror}"
@@ -134,10 +136,16 @@ def _size_problem(path: Path, record: FileRecord) -> str | None:
     return None if size == record.num_bytes else f"has {size} bytes where {record.num_bytes} were written"
 
 
-def file_record(path: Path) -> FileRecord:
-    """Size and checksum of a file."""
-    with path.open("rb") as file:
-        return FileRecord(num_bytes=os.fstat(file.fileno()).st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+def file_record(path: Path, moved: Callable[[], None] = lambda: None) -> FileRecord:
+    """Size and checksum of a file; `moved` is told of every piece that was read."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        piece = memoryview(bytearray(min(size, _PIECE_BYTES)))
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+            moved()
+    return FileRecord(num_bytes=size, sha256=digest.hexdigest())
 
 
 def record_part(temporary: Path, part: str) -> dict[str, FileRecord]:
@@ -204,8 +212,10 @@ class CheckpointStore:
         for path in self._folder.glob("*.new"):
             path.unlink(missing_ok=True)
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self, moved: Callable[[], None] = lambda: None) -> Checkpoint | None:
         """The newest checkpoint that is undamaged; what is skipped is warned of, by its name and that of the one used.
+
+        `moved` is told of every piece that was read.
 
         Raises:
             InvalidInputError: it is another job's, or another version's that cannot be read.
@@ -214,7 +224,7 @@ class CheckpointStore:
         for folder in self._candidates():
             try:
                 checkpoint = self._read(folder)
-                checkpoint.verify()
+                checkpoint.verify(moved)
             except DamagedCheckpointError as error:
                 damaged.append(error)
                 self._damaged.add(folder)

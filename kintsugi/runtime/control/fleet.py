@@ -12,7 +12,7 @@ from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from kintsugi.runtime.processes import WorkerHandle, WorkerMain
+from kintsugi.runtime.processes import FENCE_SECONDS, WorkerHandle, WorkerMain
 from kintsugi.runtime.workers.entry import worker_main
 
 ENDED = "its process ended or stopped before it was taken in"
@@ -164,10 +164,12 @@ class Fleet:
         for handle in self.handles.values():
             handle.strike()
         immortal = []
+        deadline = time.monotonic() + FENCE_SECONDS
         while self.handles:
             worker, handle = self.handles.popitem()
             try:
-                handle.fence()
+                handle.fence(max(0.0, deadline - time.monotonic()))
+                deadline = time.monotonic() + (FENCE_SECONDS if handle.exit_code is not None else 0.0)
             except ReconfigurationError:
                 immortal.append(worker)
         if immortal:
