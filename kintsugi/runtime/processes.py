@@ -36,6 +36,12 @@ _DIRECT_BYTES = 65_536
 _STOPPED_STATES = ("T", "t")
 """By a signal, or by a debugger (proc(5))."""
 
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+"""What native code ends by."""
+
+_ENDING_SECONDS = 0.1
+"""For a process to end once it has closed its pipe."""
+
 _SENTENCE_SECONDS = 5
 """A message that has begun to arrive is complete within this."""
 
@@ -64,6 +70,17 @@ def _limit_reading(connection: Connection, seconds: int) -> None:
         duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
+def _told(signal_number: int) -> str:
+    """By what a process was ended."""
+    try:
+        name = signal.Signals(signal_number).name
+    except ValueError:
+        name = f"signal {signal_number}"
+    if signal_number == signal.SIGKILL:
+        return f"{name}: the kernel sends it where memory runs out"
+    return f"{name}: its own code crashed" if signal_number in _CRASHES else name
+
+
 class WorkerHandle:
     """One worker process and the pipe to it. The agent alone holds the pipe's other end."""
 
@@ -90,6 +107,8 @@ class WorkerHandle:
         """Whether it was asked to leave: it goes as soon as a plan without it runs."""
         self.exit_code: int | None = None
         """Of a process that was fenced; below 0 it is the signal that ended it."""
+        self._has_ended = False
+        """Whether it had ended before it was fenced."""
         self.connection, theirs = context.Pipe()
         self.is_broken = False
         """Whether the pipe is at its end or in the middle of a message that does not go on."""
@@ -178,6 +197,9 @@ class WorkerHandle:
         Raises:
             ReconfigurationError: it is still there after `timeout_seconds`.
         """
+        if self.is_broken:  # most likely by its end, which follows
+            self.process.join(_ENDING_SECONDS)
+        self._has_ended = not self.process.is_alive()
         self._signal(signal.SIGKILL)
         self.process.join(timeout_seconds)
         if self._writer is not None:  # the end of the process frees it; the pipe must not be closed under it
@@ -188,6 +210,14 @@ class WorkerHandle:
             return
         self.exit_code = self.process.exitcode
         self.process.close()
+
+    @property
+    def ending(self) -> str:
+        """How a process that is fenced ended by itself; nothing where it did so in good order, or was struck on purpose."""
+        is_ours = self.struck_at is not None or (self.exit_code == -signal.SIGKILL and not self._has_ended)
+        if is_ours or not self.exit_code:
+            return ""
+        return f"exit code {self.exit_code}" if self.exit_code > 0 else _told(-self.exit_code)
 
     def _leave(self, timeout_seconds: float) -> None:
         """Wait for a process no more, not even when this one ends, that can do nothing between here and its end."""
