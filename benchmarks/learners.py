@@ -13,7 +13,6 @@ from pydoc_data.topics import topics
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -88,6 +87,8 @@ DIGITS_PER_NODE, CLASS_SKEW, NUM_HELD_OUT_DIGITS = 60, 0.5, 800
 
 
 def _digits(seed: int) -> Data:
+    from sklearn.datasets import load_digits  # here, for it takes as long to import as everything else of this module
+
     digits, generator = load_digits(), np.random.default_rng(seed)
     order = generator.permutation(len(digits.target))
     held_out, rest = order[:NUM_HELD_OUT_DIGITS], list(order[NUM_HELD_OUT_DIGITS:])

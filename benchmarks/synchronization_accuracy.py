@@ -23,7 +23,6 @@ from functools import partial
 
 import torch
 from rich.console import Console
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from benchmarks.arguments import above_zero, at_least
@@ -59,6 +58,8 @@ class Samples:
     @classmethod
     def of(cls, seed: int) -> "Samples":
         """In an order of its own for each seed."""
+        from sklearn.datasets import load_digits  # here, for it takes long to import
+
         digits = load_digits()
         order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(seed))
         pixels = torch.from_numpy(digits.images).float().unsqueeze(1) / 16.0

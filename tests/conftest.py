@@ -6,6 +6,7 @@ waits at the end for a file that another has just begun.
 
 import gc
 import os
+import re
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -46,6 +47,8 @@ LONGEST_FIRST = (
 )
 
 PROCESSES = "pytest.mark.processes"
+WHOLLY = re.compile(rf"^pytestmark = (\[\s*)?{re.escape(PROCESSES)}", re.MULTILINE)
+"""Of files all of whose tests start processes."""
 
 pytest.register_assert_rewrite(  # to say what was not so
     "tests.processes", "tests.services", "tests.restorer.crew", "tests.runtime.runs"
@@ -65,9 +68,13 @@ settings.load_profile("same")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Most files have no test that starts processes: where these alone are wanted, the others need not be loaded."""
-    is_without = collection_path.suffix == ".py" and PROCESSES not in collection_path.read_text()
-    return True if config.option.markexpr == "processes" and is_without else None
+    """Most files have tests of one kind alone, with processes or without: where the others are wanted they need not be loaded."""
+    wanted = config.option.markexpr
+    if collection_path.suffix != ".py" or wanted not in ("processes", "not processes"):
+        return None
+    text = collection_path.read_text()
+    is_without = WHOLLY.search(text) is not None if wanted == "not processes" else PROCESSES not in text
+    return True if is_without else None
 
 
 @pytest.hookimpl(wrapper=True)

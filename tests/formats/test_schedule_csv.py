@@ -1,17 +1,10 @@
 """torch.distributed.pipelining itself reads the CSV back: same order, every pass once, no deadlock."""
 
 import csv
+import importlib
 import io
 
 import pytest
-from torch.distributed.pipelining.schedules import (
-    REDUCE_GRAD,
-    RESHARD,
-    UNSHARD,
-    _Action,
-    _PipelineScheduleRuntime,
-    _simulate_comms_compute,
-)
 
 from estimator.interleaved import worker_order
 from kintsugi.core.cluster import Cluster
@@ -37,16 +30,10 @@ CASES = [
 ]
 
 
-class Runtime(_PipelineScheduleRuntime):
-    """torch's runtime as far as reading a schedule goes: no stages, no processes."""
-
-    def __init__(self, num_ranks, num_stages, num_microbatches):
-        self.pipeline_order = {}
-        self.pp_group_size = num_ranks
-        self._num_stages = num_stages
-        self._n_microbatches = num_microbatches
-        self._stages = []
-        self._defer_pp_recv = False
+@pytest.fixture(scope="module")
+def torchs():
+    """Loaded when a test asks for it, not by all who look for tests."""
+    return importlib.import_module("tests.formats.torchs")
 
 
 def exported(schedule, num_ranks, per_rank, num_microbatches):
@@ -55,36 +42,28 @@ def exported(schedule, num_ranks, per_rank, num_microbatches):
 
 
 @pytest.mark.parametrize(("schedule", "num_ranks", "per_rank", "num_microbatches"), CASES)
-def test_torch_reads_the_schedule_back(schedule, num_ranks, per_rank, num_microbatches, tmp_path):
+def test_torch_reads_the_schedule_back(schedule, num_ranks, per_rank, num_microbatches, *, tmp_path, torchs):
     path = tmp_path / "schedule.csv"
     path.write_text(exported(schedule, num_ranks, per_rank, num_microbatches))
-    runtime = Runtime(num_ranks, num_ranks * per_rank, num_microbatches)
+    runtime = torchs.Runtime(num_ranks, num_ranks * per_rank, num_microbatches)
     runtime._load_csv(str(path))
     assert runtime.stage_index_to_group_rank == {stage: stage % num_ranks for stage in range(num_ranks * per_rank)}
     for rank, actions in runtime.pipeline_order.items():
         order = worker_order(schedule, rank, num_ranks, num_ranks * per_rank, num_microbatches)
         assert [str(action) for action in actions] == [step.text(stage) for stage, step in order]
-    _simulate_comms_compute(dict(lowered(runtime)), lambda stage: stage % num_ranks, num_ranks * per_rank)
+    torchs.simulate(dict(torchs.lowered(runtime)), lambda stage: stage % num_ranks, num_ranks * per_rank)
 
 
-def lowered(runtime):
-    """With messages; torch's own simulation does not know the sharding and reduction actions that it adds."""
-    return [
-        (rank, [action for action in actions if action.computation_type not in (UNSHARD, RESHARD, REDUCE_GRAD)])
-        for rank, actions in runtime.pipeline_order_with_comms.items()
-    ]
-
-
-def test_a_deadlock_would_be_noticed(tmp_path):
+def test_a_deadlock_would_be_noticed(tmp_path, torchs):
     path = tmp_path / "schedule.csv"
     path.write_text("0F0,0B0\n1B0,1F0\n")
     with pytest.raises(AssertionError, match="without first running Forward"):
-        Runtime(2, 2, 1)._load_csv(str(path))
+        torchs.Runtime(2, 2, 1)._load_csv(str(path))
 
 
-def test_split_backward_passes_are_torchs_own_letters():
+def test_split_backward_passes_are_torchs_own_letters(torchs):
     rows = list(csv.reader(io.StringIO(exported(Schedule.ZB_H1, 3, 1, 4))))
-    kinds = {_Action.from_str(cell).computation_type.value for row in rows[1:] for cell in row}
+    kinds = {torchs.kind(cell) for row in rows[1:] for cell in row}
     assert kinds == {"F", "I", "W"}
 
 

@@ -3,15 +3,17 @@
 Packets between the two are dropped by routing rules, on every connection that they have and on any that they may try;
 both go on living, and both can talk to all others.
 
-    python -m tests.runtime.control.cut_link agent|ring [connections]
+    python -m tests.runtime.control.cut_link agent|ring|connections ...
 
-With `connections` those are dropped alone that they have: they may connect again.
+With `connections` those are dropped alone that members of a ring have: they may connect again. One after the other.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +26,9 @@ NUM_STEPS = 12
 PAIRS = {Governance.AGENT: ("w00", "w01"), Governance.RING: ("w00", "w02")}
 """Neighbours in the first pipeline of a 2 x 2 grid; and replicas of its first stage, which are none in the ring of all four."""
 ADDRESSES = {f"w{n:02d}": f"127.0.0.{n + 2}" for n in range(4)}
+CONNECTIONS = "connections"
 ESTABLISHED = "01"
+CUTS = ("pref", "10")
 
 
 def ip(*arguments: str) -> None:
@@ -36,6 +40,16 @@ def prepare_namespace() -> None:
     ip("link", "set", "lo", "up")
     ip("rule", "add", "pref", "100", "lookup", "local")
     ip("rule", "del", "pref", "0")
+
+
+@contextmanager
+def mended() -> Iterator[None]:
+    """Whatever is cut in the block is whole again behind it."""
+    try:
+        yield
+    finally:
+        while subprocess.run(["ip", "rule", "del", *CUTS], check=False, stderr=subprocess.DEVNULL).returncode == 0:
+            pass
 
 
 def ports_of(pid: int) -> set[tuple[int, int]]:
@@ -54,20 +68,21 @@ def cut(first: int, second: int) -> int:
     shared = {(local, remote) for local, remote in ports_of(first) if (remote, local) in ports_of(second)}
     for local, remote in shared:
         for sport, dport in ((local, remote), (remote, local)):
-            ip("rule", "add", "pref", "10", "ipproto", "tcp", "sport", str(sport), "dport", str(dport), "blackhole")
+            ip("rule", "add", *CUTS, "ipproto", "tcp", "sport", str(sport), "dport", str(dport), "blackhole")
     return len(shared)
 
 
 def keep_apart(first: str, second: str) -> None:
     """Drop everything between two workers' addresses."""
     for source, target in ((first, second), (second, first)):
-        ip("rule", "add", "pref", "10", "from", ADDRESSES[source], "to", ADDRESSES[target], "blackhole")
+        ip("rule", "add", *CUTS, "from", ADDRESSES[source], "to", ADDRESSES[target], "blackhole")
 
 
-def main() -> None:
-    governance, may_connect = Governance(sys.argv[1]), sys.argv[2:] == ["connections"]
+def outcome(way: str) -> dict[str, object]:
+    """What came of a job in which the link was cut."""
+    may_connect = way == CONNECTIONS
+    governance = Governance.RING if may_connect else Governance(way)
     pair = PAIRS[governance]
-    prepare_namespace()
     cuts: list[int] = []
 
     def strike(agent: Agent) -> None:
@@ -84,10 +99,15 @@ def main() -> None:
         prepare_timeout_seconds=10.0 if may_connect else 300.0,
     )
     request = replace(gpt_request(2, 2), name="cut")
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, mended():
         result = run_struck(Path(folder) / "gate", NUM_STEPS, request, strike, options=options)
     lost = [recovery.lost for recovery in result.recoveries]
-    print(json.dumps({"cuts": cuts, "lost": lost, "losses": result.losses, "workers": result.decisions[-1].plan.workers}))
+    return {"cuts": cuts, "lost": lost, "losses": result.losses, "workers": result.decisions[-1].plan.workers}
+
+
+def main() -> None:
+    prepare_namespace()
+    print(json.dumps({way: outcome(way) for way in sys.argv[1:]}))
 
 
 if __name__ == "__main__":

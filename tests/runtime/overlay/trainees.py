@@ -13,6 +13,8 @@ from tests.runtime.overlay.crew import Line, own_loss, perceptron
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "join_and_leave.py"
 WAIT_SECONDS = 100.0
+PACE_SECONDS = 0.02
+"""What computing a step is made to take: who waits for seconds sees a hundred steps, not thousands."""
 
 
 def run_example(output: str, arguments: Sequence[str]) -> None:
@@ -44,6 +46,7 @@ def train(output: str, job: str, worker: str, arguments: dict) -> None:
         while not coordinator.capture_exit_event():
             loss = own_loss(model, worker, coordinator.step)
             loss.backward()
+            time.sleep(PACE_SECONDS)
             done = coordinator.update()
             line = (worker, done.number, coordinator.step, tuple(done.weights), coordinator.digest(), loss.item())
             file.write(json.dumps(line) + "\n")
@@ -61,14 +64,21 @@ class Trainee:
         self, folder: Path, service: str, job: str, worker: str, neighbors: Sequence[str] | None = None, **arguments
     ) -> None:
         self.worker, self.output = worker, folder / worker
+        self._records: list = []
+        self._num_read = 0
         told = {"service": service, "neighbors": neighbors, **arguments}
         self.process = forkserver().Process(target=train, args=(str(self.output), job, worker, told))
         self.process.start()
 
     def records(self) -> list:
         """What it has written; a line that it was writing when it was killed does not count."""
-        text = self.output.read_text() if self.output.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        if self.output.exists():
+            with self.output.open("rb") as file:
+                file.seek(self._num_read)
+                whole = [line for line in file if line.endswith(b"\n")]
+            self._num_read += sum(map(len, whole))
+            self._records += map(json.loads, whole)
+        return self._records
 
     @property
     def lines(self) -> list[Line]:
