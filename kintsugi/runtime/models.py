@@ -187,7 +187,7 @@ def batch_of(job: TrainingJob, sampler: Sampler, step: int, microbatch: int) -> 
     """
     seed_generators(job, 3, step, microbatch)
     indices = sampler.indices(step, microbatch)
-    with noted(f"in samples {', '.join(map(str, indices))} of the data set, for micro-batch {microbatch} of step {step}"):
+    with noted(f"in samples {some([*map(str, indices)])} of the data set, for micro-batch {microbatch} of step {step}"):
         return collate([job.dataset[index] for index in indices], job.device)
 
 

@@ -79,21 +79,23 @@ class Keeper:
         """What an earlier life of the job left: its newest checkpoint, and the losses of the steps in it.
 
         Raises:
-            UnavailableError: the disk hangs.
+            UnavailableError: the disk hangs, or gives none of those that are there.
         """
         if self._options is None:
             return None
-        found, history = self._answer(self._left)
-        if found is not None:
-            for step in range(found.step):
-                self._progress.adopt(step, history.losses.get(step, float("nan")), history.microbatches.get(step, ()))
+        left = self._answer(self._left)
+        if left is None:
+            return None
+        found, history = left
+        for step in range(found.step):
+            self._progress.adopt(step, history.losses.get(step, float("nan")), history.microbatches.get(step, ()))
         return found
 
     def newest(self) -> Checkpoint | None:
         """The newest undamaged checkpoint, once those that are complete are committed.
 
         Raises:
-            UnavailableError: the disk hangs.
+            UnavailableError: the disk hangs, or gives none of those that are there.
         """
         if self._options is None:
             return None
@@ -231,11 +233,11 @@ class Keeper:
 
     # In the disk's thread.
 
-    def _left(self) -> tuple[Checkpoint | None, History]:
+    def _left(self) -> tuple[Checkpoint, History] | None:
         assert self._options is not None
         self._store.clear()
-        found = self._store.newest(self._disk.moved)
-        return found, read_history(self._options.folder)
+        found = self._newest()
+        return (found, read_history(self._options.folder)) if found is not None else None
 
     def _newest(self) -> Checkpoint | None:
         return self._store.newest(self._disk.moved)

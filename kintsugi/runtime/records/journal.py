@@ -132,7 +132,8 @@ class Journal:
 
     def sync(self) -> None:
         """Bring all lines to the disk, however long that takes: not for the thread that trains."""
-        self._clerk.do(lambda: None).result()
+        if self._descriptor is not None:
+            self._clerk.do(lambda: None).result()
         if self._descriptor is not None:
             try:
                 os.fsync(self._descriptor)
@@ -206,6 +207,7 @@ class Journal:
         if self._descriptor is not None:
             with suppress(OSError):  # what a remote disk says of lines that it took before
                 os.close(self._descriptor)
+            self._descriptor = None
 
     def _fail(self, why: str) -> None:
         if self._is_whole:

@@ -1,6 +1,5 @@
 """A worker's writes beside its training: told of when they are done, and when the disk does not do them."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -12,7 +11,7 @@ from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from tests.runtime.hung_disk import hung
+from tests.runtime.hung_disk import await_threads, hung
 
 ATTEMPT = 1
 LONG = 30.0
@@ -45,10 +44,7 @@ def disk(request, tmp_path):
     made = Disk(tmp_path, request.param)
     yield made
     made.writer.close()
-    for thread in threading.enumerate():
-        if thread.name == "checkpoint":
-            thread.join(LONG)
-            assert not thread.is_alive()
+    await_threads("checkpoint")
 
 
 def go_on() -> None:
