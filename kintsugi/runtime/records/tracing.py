@@ -38,6 +38,8 @@ JOB = "job.json"
 """Within it: what the plans were made from."""
 SUFFIX = ".jsonl"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LINE_SECONDS = 5.0
+"""For a line to be written, after which no more are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +92,6 @@ class Clock:
         """The clocks of this host."""
         boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
         return cls(host=f"{socket.gethostname()}/{boot}", monotonic_seconds=time.monotonic(), unix_seconds=time.time())
-
-
-_LINE_SECONDS = 5.0
-"""For a line to be written, after which no more are."""
 
 
 class ActionTrace:
