@@ -9,9 +9,13 @@ from tempfile import TemporaryFile
 
 import structlog
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.layout import JOURNALS
 
 _BYTES = 4 << 20
+_ANSWER_SECONDS = 60.0
+"""For a disk to say whether a folder is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,27 @@ def make_folder(folder: Path, field: str) -> None:
     except OSError as error:
         message = f"is no folder that can be made and written to ({error.strerror or error}); name another one"
         raise InvalidInputError(message, field=field, value=str(folder)) from error
+
+
+def make_run_folder(folder: Path, field: str) -> None:
+    """Make the folder of a run, with that for its journals, where they are missing.
+
+    Raises:
+        InvalidInputError: one of them cannot be made or written to; `field` is what the run's was named as.
+        UnavailableError: its disk hangs.
+    """
+
+    def make() -> None:
+        make_folder(folder, field)
+        make_folder(folder / JOURNALS, field)
+
+    clerk = Clerk("folder")
+    made = clerk.do(make)
+    if not clerk.awaits(made, _ANSWER_SECONDS):
+        message = f"has not answered for {_ANSWER_SECONDS:g} s: mend what its disk is on, or name another one"
+        raise UnavailableError(message, field=field, value=str(folder))
+    clerk.close(_ANSWER_SECONDS)
+    made.result()
 
 
 def require_folder(folder: Path, field: str) -> None:

@@ -261,6 +261,8 @@ class PartFailed:
     attempt: int
     step: int
     reason: str
+    is_late: bool = False
+    """Whether the disk hangs: what it has of the part already it may have whole one day, and nothing can be removed now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What a user brings: an ordered list of layers, an optimizer, a loss and a data set."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -185,7 +186,9 @@ def batch_of(job: TrainingJob, sampler: Sampler, step: int, microbatch: int) -> 
         InvalidInputError: its samples cannot be stacked.
     """
     seed_generators(job, 3, step, microbatch)
-    return collate([job.dataset[index] for index in sampler.indices(step, microbatch)], job.device)
+    indices = sampler.indices(step, microbatch)
+    with noted(f"in samples {some([*map(str, indices)])} of the data set, for micro-batch {microbatch} of step {step}"):
+        return collate([job.dataset[index] for index in indices], job.device)
 
 
 def collate(samples: Sequence[Mapping[str, Any]], device: str) -> dict[str, Tensor]:
@@ -202,6 +205,16 @@ def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+@contextmanager
+def noted(where: str) -> Iterator[None]:
+    """Have what is raised in the block say where it was raised, below its traceback."""
+    try:
+        yield
+    except BaseException as error:  # a layer's own exit, too
+        error.add_note(where)
+        raise
 
 
 def run_layer(layer: Layer, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
@@ -230,7 +243,8 @@ def train_layer(
 
     def run(own: Activations) -> Activations:
         seed_generators(job, 2, step, microbatch, index)
-        return run_layer(layer, module, own, batch)
+        with noted(f"in layer {layer.name!r}, in the forward pass of micro-batch {microbatch} of step {step}"):
+            return run_layer(layer, module, own, batch)
 
     if not job.recomputes_activations:
         return run(activations)

@@ -36,7 +36,7 @@ from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
-from kintsugi.runtime.disk import make_folder
+from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
@@ -82,6 +82,7 @@ class PlainRun:
             InvalidInputError: the ranks cannot share the global batch evenly, their group cannot sum in host memory, or the
                 folder cannot be made.
             ConflictError: another life of the script goes on in the folder.
+            UnavailableError: the folder's disk hangs.
         """
         if dist.is_initialized():
             require_sums_in_host_memory()
@@ -179,7 +180,7 @@ class PlainRun:
         return mean
 
     def close(self) -> None:
-        """Wait until everything is written. All ranks call it; what they do after the first time is nothing."""
+        """Wait until everything is written, or the disk hangs. All ranks call it; what they do after the first time is nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -197,18 +198,17 @@ class PlainRun:
             self._costs.take(self._new_records.get(), step_seconds=seconds, mtbf_seconds=self._mtbf_seconds)
 
     def _take(self, step: int) -> None:
-        """Have rank 0 write the state before `step`; the training waits as long as the strategy says."""
+        """Have rank 0 write the state before `step`; the training waits as long as the strategy says, unless the disk hangs."""
         began = time.monotonic()
         states: list[Any] = [random_entries()]
         if dist.is_initialized():
             states = [None] * self.world_size
             dist.all_gather_object(states, random_entries())
+        parts: dict[str, Entries] = {}  # of the other ranks: they bring their journals to the disk
         if self.rank == 0:
             parts = {worker_part(f"rank{rank}"): state for rank, state in enumerate(states)}
             parts[_STATE] = self._entries()
-            self._writer.take(_ATTEMPT, step, self._store.temporary(step, f"life{self._life}"), parts, _go_on)
-        else:
-            self._journal.sync()
+        self._writer.take(_ATTEMPT, step, self._store.temporary(step, f"life{self._life}"), parts, _go_on)
         self._barrier()
         self.stall_seconds += time.monotonic() - began
 
@@ -222,12 +222,15 @@ class PlainRun:
             restore_random(read_part(found.folder, own))
 
     def _commit_checkpoint(self, message: PartWritten | PartFailed) -> None:
-        """In the writer's thread: everything is on the disk, or cannot be."""
-        log = structlog.get_logger("kintsugi.runtime")
+        """In the writer's thread: everything is on the disk, or cannot be; in the main thread: the disk hangs."""
         temporary = self._store.temporary(message.step, f"life{self._life}")
         if isinstance(message, PartFailed):
+            log = structlog.get_logger("kintsugi.runtime")
             log.warning("a checkpoint could not be written; the previous one stays", step=message.step, reason=message.reason)
-            self._store.discard(temporary)
+            if not message.is_late:
+                self._store.discard(temporary)
+            return
+        if self.rank != 0:
             return
         began, state = time.monotonic(), self._sampler.state(message.step)
         manifest = Manifest(
@@ -249,7 +252,7 @@ class PlainRun:
         refusal = None
         if self.rank == 0:
             try:
-                make_folder(self._folder, "run")
+                make_run_folder(self._folder, "run")
                 self._lock.take()
             except KintsugiError as error:
                 refusal = error

@@ -1,5 +1,6 @@
 """Worker processes as their agent sees them: forked by a server, struck down when they must not act any more."""
 
+import multiprocessing.process
 import os
 import select
 import signal
@@ -14,6 +15,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.messages import FromWorker, ToWorker
@@ -32,13 +36,49 @@ _DIRECT_BYTES = 65_536
 _STOPPED_STATES = ("T", "t")
 """By a signal, or by a debugger (proc(5))."""
 
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+"""What native code ends by."""
+
+_ENDING_SECONDS = 0.1
+"""For a process to end once it has closed its pipe."""
+
 _SENTENCE_SECONDS = 5
 """A message that has begun to arrive is complete within this."""
+
+
+FENCE_SECONDS = 10.0
+"""For a process to end after SIGKILL."""
+
+_HELD_STATES = ("D", "Z", "X")
+"""Of a thread that waits in the kernel and cannot be interrupted, and of those that have ended (proc(5))."""
+
+
+def _is_held(pid: int) -> bool:
+    """Whether all threads of a process have ended, but for those that wait in the kernel and cannot be interrupted."""
+    try:
+        return all(_state(task / "stat") in _HELD_STATES for task in Path(f"/proc/{pid}/task").iterdir())
+    except (OSError, IndexError):
+        return False
+
+
+def _state(stat: Path) -> str:
+    return stat.read_text().rpartition(")")[2].split()[0]
 
 
 def _limit_reading(connection: Connection, seconds: int) -> None:
     with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
+def _told(signal_number: int) -> str:
+    """By what a process was ended."""
+    try:
+        name = signal.Signals(signal_number).name
+    except ValueError:
+        name = f"signal {signal_number}"
+    if signal_number == signal.SIGKILL:
+        return f"{name}: the kernel sends it where memory runs out"
+    return f"{name}: its own code crashed" if signal_number in _CRASHES else name
 
 
 class WorkerHandle:
@@ -67,6 +107,8 @@ class WorkerHandle:
         """Whether it was asked to leave: it goes as soon as a plan without it runs."""
         self.exit_code: int | None = None
         """Of a process that was fenced; below 0 it is the signal that ended it."""
+        self._has_ended = False
+        """Whether it had ended before it was fenced."""
         self.connection, theirs = context.Pipe()
         self.is_broken = False
         """Whether the pipe is at its end or in the middle of a message that does not go on."""
@@ -133,10 +175,9 @@ class WorkerHandle:
     def is_stopped(self) -> bool:
         """Whether the operating system has the process stopped."""
         try:
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return _state(Path(f"/proc/{self.pid}/stat")) in _STOPPED_STATES
         except (OSError, IndexError):
             return False
-        return state in _STOPPED_STATES
 
     def strike(self, signal_number: int = signal.SIGKILL) -> None:
         """Send a signal, and note when."""
@@ -148,18 +189,45 @@ class WorkerHandle:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal_number)
 
-    def fence(self, timeout_seconds: float = 10.0) -> None:
+    def fence(self, timeout_seconds: float = FENCE_SECONDS) -> None:
         """Make sure that the process will never act again: SIGKILL, and wait for its end.
+
+        One that the kernel holds, as for a disk that hangs, cannot end before the kernel lets it go; it does nothing more either.
 
         Raises:
             ReconfigurationError: it is still there after `timeout_seconds`.
         """
+        if self.is_broken:  # most likely by its end, which follows
+            self.process.join(_ENDING_SECONDS)
+        self._has_ended = not self.process.is_alive()
         self._signal(signal.SIGKILL)
         self.process.join(timeout_seconds)
         if self._writer is not None:  # the end of the process frees it; the pipe must not be closed under it
             self._writer.join(timeout_seconds)
         self.connection.close()
         if self.process.is_alive():
-            raise ReconfigurationError(f"did not end {timeout_seconds:g} s after SIGKILL", field=self.worker, value=self.pid)
+            self._leave(timeout_seconds)
+            return
         self.exit_code = self.process.exitcode
         self.process.close()
+
+    @property
+    def ending(self) -> str:
+        """How a process that is fenced ended by itself; nothing where it did so in good order, or was struck on purpose."""
+        is_ours = self.struck_at is not None or (self.exit_code == -signal.SIGKILL and not self._has_ended)
+        if is_ours or not self.exit_code:
+            return ""
+        return f"exit code {self.exit_code}" if self.exit_code > 0 else _told(-self.exit_code)
+
+    def _leave(self, timeout_seconds: float) -> None:
+        """Wait for a process no more, not even when this one ends, that can do nothing between here and its end."""
+        if not _is_held(self.pid):
+            raise ReconfigurationError(f"did not end {timeout_seconds:g} s after SIGKILL", field=self.worker, value=self.pid)
+        children: Any = multiprocessing.process
+        children._children.discard(self.process)
+        log = structlog.get_logger("kintsugi.runtime")
+        log.warning(
+            "a worker was killed, and its process ends once the kernel lets it go: is a disk hung?",
+            worker=self.worker,
+            process=self.pid,
+        )

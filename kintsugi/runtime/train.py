@@ -24,7 +24,7 @@ from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.begun import BegunJobs
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.devices import require_device
-from kintsugi.runtime.disk import make_folder
+from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.faults import Fault, require_struck
 from kintsugi.runtime.forking import PLANNER, preload
 from kintsugi.runtime.measuring.profiler import profile_job
@@ -251,7 +251,7 @@ def _folder_for(run: Path, options: AgentOptions) -> RunLock:
     """
     if options.governance is Governance.RING:
         raise InvalidInputError("writes no checkpoints; leave run out, or say membership='agent'", field="membership", value="ring")
-    make_folder(run, "run")
+    make_run_folder(run, "run")
     return RunLock(run)
 
 

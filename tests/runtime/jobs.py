@@ -1,9 +1,12 @@
 """Small training jobs that worker processes can import, and the profiles they are planned from."""
 
+import os
 import random
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -297,7 +300,79 @@ class Leaving(nn.Module):
         return hidden
 
 
-def raising_job(layer: type[nn.Module] = Raising) -> TrainingJob:
+class Ending(nn.Module):
+    """Its process ends in its forward pass, once real data comes by, and nothing in Python learns of it."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        super().__init__()
+        self.end = end
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if not hidden.is_meta:
+            self.end()
+        return hidden
+
+
+def exit_at_once() -> None:
+    os._exit(3)
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def ending_job(end: Callable[[], None]) -> TrainingJob:
+    """A decoder whose process ends in its middle."""
+    return raising_job(partial(Ending, end))
+
+
+class RaisesBack(torch.autograd.Function):
+    """Nothing, but for its backward pass."""
+
+    @staticmethod
+    def forward(_: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(*_: Any) -> Tensor:
+        raise ZeroDivisionError("the user's own mistake")
+
+
+class RaisingBack(nn.Module):
+    """Raises in its backward pass."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return RaisesBack.apply(hidden)
+
+
+class RaisingData(Vectors):
+    """Raises at every sample but the first, which is looked at to know the others by."""
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        if index:
+            raise ZeroDivisionError("the user's own mistake")
+        return super().__getitem__(index)
+
+
+class RaisingOptimizer(OneByOne):
+    """Raises at its first step."""
+
+    def _step(self, parameter: nn.Parameter, gradient: Tensor, rate: float) -> None:
+        raise ZeroDivisionError("the user's own mistake")
+
+
+def raising_optimizer(parameters: NamedParameters) -> torch.optim.Optimizer:
+    return RaisingOptimizer([p for _, p in parameters], lr=0.01)
+
+
+def job_raising_in(place: str) -> TrainingJob:
+    """Raises in its data set, in a backward pass, or in its optimizer."""
+    if place == "backward":
+        return raising_job(RaisingBack)
+    return replace(odd_job(), dataset=RaisingData(100)) if place == "data" else replace(odd_job(), optimizer=raising_optimizer)
+
+
+def raising_job(layer: Callable[[], nn.Module] = Raising) -> TrainingJob:
     """A decoder with a layer in its middle that raises."""
     job = tiny_gpt()
     layers = list(job.layers)

@@ -16,13 +16,14 @@ from kintsugi.core.codec import loads
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
-from kintsugi.runtime.layout import JOURNALS, RECORDS
+from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS, RECORDS
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.plain_state import entries_of, load
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
 from kintsugi.runtime.synchronization import PeerTransport, SynchronizedOptimizer, SynchronousSGD
 from tests.core.refusals import refuses
+from tests.runtime.hung_disk import await_threads, hung
 
 
 def script() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
@@ -98,6 +99,28 @@ def test_where_costs_cannot_be_written_down_checkpoints_are_whole_all_the_same(t
     }
     _, after = trained(tmp_path, 9)
     assert len(before[:6]) + len(after) == 9
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_disk_that_hangs_costs_a_script_its_checkpoints_and_no_step(tmp_path, strategy):
+    model = nn.Linear(3, 1).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    checkpoints = CheckpointOptions(every_steps=2, strategy=strategy, disk_timeout_seconds=0.05)
+    run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9, checkpoints=checkpoints)
+    assert run.restore(model, optimizer) == 0
+    held_up = tmp_path / CHECKPOINTS / ".step-00000002.life1" / "state" / ".metadata.tmp"
+    with hung(held_up), structlog.testing.capture_logs() as log:
+        for step in range(9):
+            loss = model(torch.ones(len(run.samples(step)), 3, dtype=torch.float64)).square().mean()
+            loss.backward()
+            optimizer.step()
+            run.commit(step, loss.detach())
+        run.close()
+        told = [(line["step"], line["reason"]) for line in log if line["log_level"] == "warning"]
+        assert sorted(told) == [(step, f"{tmp_path / CHECKPOINTS} has not answered for 0.05 s") for step in (2, 4, 6, 8, 9)]
+    with structlog.testing.capture_logs() as log:
+        await_threads("checkpoint")
+    assert not [line for line in log if "journal" in line["event"]], "a run that is closed has been proven or not"
 
 
 def test_another_script_does_not_take_the_checkpoints_over(tmp_path):

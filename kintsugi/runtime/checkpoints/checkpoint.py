@@ -9,13 +9,14 @@ file, goes beside them, the folder gets its name, and the pointer is replaced (E
 is fsynced before the next. A crash at any moment leaves the previous checkpoint in place.
 """
 
+import errno
 import hashlib
 import itertools
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import structlog
 
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps, loads
-from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError
 from kintsugi.runtime.changes import first_change
 from kintsugi.runtime.disk import replace_whole, sync_folder, write_synced
 from kintsugi.runtime.layout import LATEST
@@ -32,12 +33,29 @@ from kintsugi.runtime.sampler import SamplerState
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,})")
+_PIECE_BYTES = 1 << 20
+"""That are read at a time."""
 
 
 class DamagedCheckpointError(KintsugiError):
     """A checkpoint is not as it was written; `field` names it, `value` the file."""
 
     code = "damaged_checkpoint"
+
+
+class UnreadableCheckpointError(DamagedCheckpointError):
+    """The disk does not give a file of a checkpoint that is there: it may be whole, and readable again one day."""
+
+    code = "unreadable_checkpoint"
+
+
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""Of what is not there, or is something else: that does not come back."""
+
+
+def _unreadable(error: OSError, checkpoint: str, name: str) -> DamagedCheckpointError:
+    kind = DamagedCheckpointError if error.errno in _GONE else UnreadableCheckpointError
+    return kind(f"{name} cannot be read: {error.strerror or error}", field=checkpoint, value=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,43 +119,50 @@ class Checkpoint:
         """The next step to train."""
         return self.manifest.step
 
-    def verify(self) -> None:
-        """Require every file to be as it was written. O(bytes).
+    def verify(self, moved: Callable[[], None] = lambda: None) -> None:
+        """Require every file to be as it was written; `moved` is told of every piece that was read. O(bytes).
 
         Raises:
             DamagedCheckpointError: with the first that is not.
         """
         for name, record in sorted(self.manifest.files.items()):
-            if (problem := _problem(self.folder / name, record)) is not None:
+            try:
+                problem = _problem(self.folder / name, record, moved)
+            except OSError as error:
+                raise _unreadable(error, self.folder.name, name) from error
+            if problem is not None:
                 raise DamagedCheckpointError(f"{name} {problem}", field=self.folder.name, value=name)
 
     @property
     def has_all_sizes(self) -> bool:
         """Whether every file is as long as it was written: what can be seen without reading any."""
-        return all(_size_problem(self.folder / name, record) is None for name, record in self.manifest.files.items())
+        try:
+            return all(_size_problem(self.folder / name, record) is None for name, record in self.manifest.files.items())
+        except OSError:
+            return False
 
 
-def _problem(path: Path, record: FileRecord) -> str | None:
-    try:
-        return _size_problem(path, record) or (
-            None if file_record(path) == record else "does not have the checksum it was written with"
-        )
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+def _problem(path: Path, record: FileRecord, moved: Callable[[], None]) -> str | None:
+    return _size_problem(path, record) or (
+        None if file_record(path, moved) == record else "does not have the checksum it was written with"
+    )
 
 
 def _size_problem(path: Path, record: FileRecord) -> str | None:
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+    size = path.stat().st_size
     return None if size == record.num_bytes else f"has {size} bytes where {record.num_bytes} were written"
 
 
-def file_record(path: Path) -> FileRecord:
-    """Size and checksum of a file."""
-    with path.open("rb") as file:
-        return FileRecord(num_bytes=os.fstat(file.fileno()).st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+def file_record(path: Path, moved: Callable[[], None] = lambda: None) -> FileRecord:
+    """Size and checksum of a file; `moved` is told of every piece that was read."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        piece = memoryview(bytearray(min(size, _PIECE_BYTES)))
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+            moved()
+    return FileRecord(num_bytes=size, sha256=digest.hexdigest())
 
 
 def record_part(temporary: Path, part: str) -> dict[str, FileRecord]:
@@ -204,23 +229,30 @@ class CheckpointStore:
         for path in self._folder.glob("*.new"):
             path.unlink(missing_ok=True)
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self, moved: Callable[[], None] = lambda: None) -> Checkpoint | None:
         """The newest checkpoint that is undamaged; what is skipped is warned of, by its name and that of the one used.
+
+        `moved` is told of every piece that was read.
 
         Raises:
             InvalidInputError: it is another job's, or another version's that cannot be read.
+            UnavailableError: none is undamaged, and there are some that the disk does not give: to begin anew would remove them.
         """
         damaged: list[DamagedCheckpointError] = []
         for folder in self._candidates():
             try:
                 checkpoint = self._read(folder)
-                checkpoint.verify()
+                checkpoint.verify(moved)
             except DamagedCheckpointError as error:
                 damaged.append(error)
                 self._damaged.add(folder)
                 continue
             self._warn(damaged, checkpoint.folder.name)
             return checkpoint
+        if any(isinstance(error, UnreadableCheckpointError) for error in damaged):
+            found = "; ".join(f"{error.field}/{error.message}" for error in damaged)
+            message = f"{found}: mend what its disk is on and train again, or remove them to begin from the first step"
+            raise UnavailableError(message, field="run", value=str(self._folder))
         self._warn(damaged, "none")
         return None
 
@@ -232,11 +264,25 @@ class CheckpointStore:
 
     def _candidates(self) -> Iterator[Path]:
         """The latest, then the earlier ones; later ones, which were never pointed to or were undone, do not count."""
-        steps = {int(match[1]): path for path in self._folder.glob("step-*") if (match := _NAME.fullmatch(path.name))}
+        steps = {int(match[1]): self._folder / name for name in self._names() if (match := _NAME.fullmatch(name))}
         latest = self._latest()
         for step in sorted(steps, reverse=True):
             if latest is None or step <= latest:
                 yield steps[step]
+
+    def _names(self) -> list[str]:
+        """Of all that lies in the folder.
+
+        Raises:
+            UnavailableError: the disk does not say.
+        """
+        try:
+            return os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            message = f"cannot be read: {error.strerror}; mend what it is on and train again, or take another folder"
+            raise UnavailableError(message, field="run", value=str(self._folder)) from error
 
     def _latest(self) -> int | None:
         """The step that the pointer names; None where it is missing or unreadable, so that every checkpoint counts."""
@@ -254,7 +300,7 @@ class CheckpointStore:
         try:
             sealed = self._sealed(folder.name, (folder / MANIFEST).read_bytes())
         except OSError as error:
-            raise DamagedCheckpointError(f"{MANIFEST} cannot be read: {error}", field=folder.name, value=MANIFEST) from error
+            raise _unreadable(error, folder.name, MANIFEST) from error
         if sealed.sha256 != _digest(sealed.manifest) or _name(sealed.manifest.step) != folder.name:
             raise DamagedCheckpointError(f"{MANIFEST} is not as it was written", field=folder.name, value=MANIFEST)
         if sealed.manifest.job != self._job:
@@ -276,8 +322,11 @@ class CheckpointStore:
         replace_whole(self._folder / LATEST, dumps(_Pointer(name=name)))
 
     def _retire(self, newest: Path) -> None:
-        whole = (path for path in self._candidates() if self._seems_whole(path))
-        kept = {newest, *itertools.islice(whole, self._keep)}
+        try:
+            whole = (path for path in self._candidates() if self._seems_whole(path))
+            kept = {newest, *itertools.islice(whole, self._keep)}
+        except UnavailableError:  # what cannot be seen stays
+            return
         for path in self._folder.glob("step-*"):
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)

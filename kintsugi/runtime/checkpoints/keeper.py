@@ -1,19 +1,30 @@
-"""The agent's side of checkpoints: commits one once all its parts are written, finds one again, and says how often is best."""
+"""The agent's side of checkpoints: commits one once all its parts are written, finds one again, and says how often is best.
+
+Whatever touches the disk is done by a thread of its own. The agent waits for that only where it needs the answer, and not where the
+disk hangs.
+"""
 
 import time
-from collections.abc import Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
+from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, Manifest
 from kintsugi.runtime.checkpoints.recording import RunOptions
+from kintsugi.runtime.clerk import Clerk
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.records.audit import read_history
+from kintsugi.runtime.records.history import History
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -30,7 +41,7 @@ class _Pending:
 
 
 class Keeper:
-    """Keeps the checkpoints of one job; does nothing where it has no folder. All but the commits is done by one thread."""
+    """Keeps the checkpoints of one job; does nothing where it has no folder. One thread calls it."""
 
     def __init__(self, options: RunOptions | None, progress: Progress) -> None:
         self._options = options
@@ -44,13 +55,13 @@ class Keeper:
         """Attempt and step of checkpoints that are complete, or never will be."""
         self._committed_step = 0
         """Of the latest checkpoint; the thread that commits writes it."""
-        self._thread: ThreadPoolExecutor | None = None
+        self._disk = Clerk("keeper")
+        self._is_closed = False
         self._commits: list[Future[CheckpointRecord | None]] = []
         self.costs = CheckpointCosts()
         self._told: int | None = None
         if options is not None:
             self._store = options.store
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
 
     @property
     def is_on(self) -> bool:
@@ -65,21 +76,42 @@ class Keeper:
         return self._options.checkpoints.every_steps or self.costs.every_steps
 
     def begin(self) -> Checkpoint | None:
-        """What an earlier life of the job left: its newest checkpoint, and the losses of the steps in it."""
+        """What an earlier life of the job left: its newest checkpoint, and the losses of the steps in it.
+
+        Raises:
+            UnavailableError: the disk hangs, or gives none of those that are there.
+        """
         if self._options is None:
             return None
-        self._store.clear()
-        found = self._store.newest()
-        if found is not None:
-            history = read_history(self._options.folder)
-            for step in range(found.step):
-                self._progress.adopt(step, history.losses.get(step, float("nan")), history.microbatches.get(step, ()))
+        left = self._answer(self._left)
+        if left is None:
+            return None
+        found, history = left
+        for step in range(found.step):
+            self._progress.adopt(step, history.losses.get(step, float("nan")), history.microbatches.get(step, ()))
         return found
 
     def newest(self) -> Checkpoint | None:
-        """The newest undamaged checkpoint, once those that are complete are committed."""
-        self._settle()
-        return self._store.newest() if self._options is not None else None
+        """The newest undamaged checkpoint, once those that are complete are committed.
+
+        Raises:
+            UnavailableError: the disk hangs, or gives none of those that are there.
+        """
+        if self._options is None:
+            return None
+        found = self._answer(self._newest)
+        self._take_done()
+        return found
+
+    def _answer(self, call: Callable[[], T]) -> T:
+        """What the disk says, as long as it says anything."""
+        assert self._options is not None
+        seconds = self._options.checkpoints.disk_timeout_seconds
+        answer = self._disk.do(call)
+        if not self._disk.awaits(answer, seconds):
+            message = f"has not answered for {seconds:g} s: mend what its disk is on, and train again in it"
+            raise UnavailableError(message, field="run", value=str(self._options.folder))
+        return answer.result()
 
     def is_hopeful(self, writing: Mapping[str, Collection[tuple[int, int]]]) -> bool:
         """Whether survivors are about to complete a checkpoint: every part is there or being written.
@@ -103,7 +135,7 @@ class Keeper:
     def written(self, worker: str, message: PartWritten) -> None:
         """A part is on the disk; the last one completes its checkpoint. One that no checkpoint comes of is removed."""
         key = (message.attempt, message.step)
-        if self._thread is None:
+        if self._options is None:
             return
         if message.attempt not in self._writers or key in self._over:
             self._discard(*key)
@@ -115,7 +147,7 @@ class Keeper:
         elif not pending.missing:
             del self._pending[key]
             self._over.add(key)
-            self._commits.append(self._thread.submit(self._commit, message, pending.parts))
+            self._commits.append(self._disk.do(partial(self._commit, message, pending.parts)))
 
     def failed(self, worker: str, message: PartFailed) -> None:
         """A part could not be written: that checkpoint will not be; the previous one stays."""
@@ -157,26 +189,32 @@ class Keeper:
 
     def look(self) -> int | None:
         """Take in commits that are done; an interval that is to be told to the workers, if there is a new one."""
-        done = [commit for commit in self._commits if commit.done()]
-        self._commits = [commit for commit in self._commits if not commit.done()]
-        for commit in done:
-            self._take(commit.result())
+        self._take_done()
         if self._options is None or self._options.checkpoints.every_steps is not None or self.every_steps == self._told:
             return None
         self._told = self.every_steps
         return self._told
 
     def close(self) -> None:
-        """Commit what is complete, and remove the rest."""
-        self._settle()
-        self.forget()
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
+        """Commit what is complete, and remove the rest; a disk that hangs is left with both. Once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for attempt, step in list(self._pending):
+            self._discard(attempt, step)
+        if self._options is not None and not self._disk.close(self._options.checkpoints.disk_timeout_seconds):
+            self._log.warning(
+                "the disk of the checkpoints does not answer; the last ones may be missing",
+                folder=str(self._options.folder),
+                waited_seconds=self._options.checkpoints.disk_timeout_seconds,
+            )
+        self._take_done()
 
-    def _settle(self) -> None:
-        for commit in self._commits:
+    def _take_done(self) -> None:
+        done = [commit for commit in self._commits if commit.done()]
+        self._commits = [commit for commit in self._commits if not commit.done()]
+        for commit in done:
             self._take(commit.result())
-        self._commits.clear()
 
     def _take(self, record: CheckpointRecord | None) -> None:
         if record is None:
@@ -187,17 +225,29 @@ class Keeper:
     def _discard(self, attempt: int, step: int) -> None:
         self._over.add((attempt, step))
         self._pending.pop((attempt, step), None)
-        self._store.discard(self._temporary(attempt, step))
+        self._disk.do(partial(self._store.discard, self._temporary(attempt, step)))
 
     def _temporary(self, attempt: int, step: int) -> Path:
         assert self._options is not None
         return self._store.temporary(step, self._options.tag(attempt))
 
-    def _commit(self, message: PartWritten, parts: dict[str, PartWritten]) -> CheckpointRecord | None:
-        """In a thread of its own; nothing comes of one that a later one has overtaken, whose last part was slow."""
+    # In the disk's thread.
+
+    def _left(self) -> tuple[Checkpoint, History] | None:
         assert self._options is not None
+        self._store.clear()
+        found = self._newest()
+        return (found, read_history(self._options.folder)) if found is not None else None
+
+    def _newest(self) -> Checkpoint | None:
+        return self._store.newest(self._disk.moved)
+
+    def _commit(self, message: PartWritten, parts: dict[str, PartWritten]) -> CheckpointRecord | None:
+        """Nothing comes of one that a later one has overtaken, whose last part was slow."""
+        assert self._options is not None
+        temporary = self._temporary(message.attempt, message.step)
         if message.step < self._committed_step:
-            self._discard(message.attempt, message.step)
+            self._store.discard(temporary)
             return None
         began = time.monotonic()
         state = self._options.sampler.state(message.step)
@@ -210,10 +260,10 @@ class Keeper:
             files={name: record for part in parts.values() for name, record in part.files.items()},
         )
         try:
-            self._store.commit(self._temporary(message.attempt, message.step), manifest)
+            self._store.commit(temporary, manifest)
         except OSError as error:
             self._log.warning("a checkpoint could not be committed; the previous one stays", step=message.step, reason=str(error))
-            self._discard(message.attempt, message.step)
+            self._store.discard(temporary)
             return None
         self._committed_step = message.step
         record = checkpoint_record(

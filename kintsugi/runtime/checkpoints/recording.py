@@ -41,12 +41,18 @@ class CheckpointOptions:
     """Copies of a worker's state that wait for the disk; the next one waits for room."""
     keep: int = 2
     """How many stay on the disk."""
+    disk_timeout_seconds: float = 120.0
+    """For the disk to take a part of the state, a layer's, or to give any of it.
+
+    One that takes longer counts as hung: the training goes on without that checkpoint, and with later ones once the disk answers.
+    """
 
     def __post_init__(self) -> None:
         for name in ("max_in_flight", "keep"):
             checks.count(name, getattr(self, name))
         if self.every_steps is not None:
             checks.count("every_steps", self.every_steps)
+        checks.positive("disk_timeout_seconds", self.disk_timeout_seconds)
         object.__setattr__(self, "strategy", checks.choice(Strategy, "strategy", self.strategy))
 
 

@@ -1,7 +1,8 @@
 """Writes a worker's part of a checkpoint, beside the training or before it goes on.
 
 Either way the state is copied first and written by a thread of its own, so a worker whose step is called off is free at
-once, and what is written is of one step. At most so many copies are in flight; the next one waits for room.
+once, and what is written is of one step. At most so many copies are in flight; the next one waits for room, but not for a disk
+that hangs: then the training goes on without that checkpoint, and with the next ones once the disk answers.
 """
 
 import atexit
@@ -27,7 +28,7 @@ _LAST_SECONDS = 60.0
 """For what is being written when the process ends."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Order:
     """A copy that is to be written."""
 
@@ -37,6 +38,8 @@ class _Order:
     parts: dict[str, Entries]
     snapshot_seconds: float
     backpressure_seconds: float
+    is_told: bool = False
+    """Whether it was said that the disk holds it up."""
 
 
 class PartWriter:
@@ -59,12 +62,14 @@ class PartWriter:
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._changed = threading.Condition()
         self._in_flight: list[_Order] = []
+        self._moved_at = 0.0
+        """When the disk had done something last, or was asked again after it had done everything."""
         self._thread: threading.Thread | None = None
 
     def take(
         self, attempt: int, step: int, temporary: Path, parts: Mapping[str, Entries], require_current: Callable[[], None]
     ) -> float:
-        """Copy `parts` and have them written; seconds that training stood still for it.
+        """Copy `parts` and have them written; seconds that training stood still for it. Where the disk hangs that is told instead.
 
         Raises:
             CommunicationError: `require_current` said that the step was called off.
@@ -74,12 +79,16 @@ class PartWriter:
             self._thread.start()
             atexit.register(self.close)  # the interpreter stops threads where they are, and torch ends the process then
         began = time.monotonic()
-        self._wait_for(self._options.max_in_flight - 1, require_current)
+        if not self._wait_for(self._options.max_in_flight - 1, require_current):
+            self._tell_hung(attempt, step, temporary)
+            return time.monotonic() - began
         has_room = time.monotonic()
         copied = self._pool.copy(parts)
         is_copied = time.monotonic()
         order = _Order(attempt, step, temporary, copied, is_copied - has_room, has_room - began)
         with self._changed:
+            if not self._in_flight:
+                self._moved_at = time.monotonic()
             self._in_flight.append(order)
         self._orders.put(order)
         if self._options.strategy is Strategy.BLOCKING:
@@ -87,19 +96,24 @@ class PartWriter:
         return time.monotonic() - began
 
     def drain(self, require_current: Callable[[], None]) -> None:
-        """Wait until nothing is in flight.
+        """Wait until nothing is in flight; what a disk that hangs holds up is told of.
 
         Raises:
             CommunicationError: `require_current` said that the step was called off.
         """
-        self._wait_for(0, require_current)
+        if not self._wait_for(0, require_current):
+            with self._changed:
+                late = [order for order in self._in_flight if not order.is_told]
+            for order in late:
+                order.is_told = True
+                self._tell_hung(order.attempt, order.step, order.temporary)
 
     def close(self) -> None:
         """End the thread, once it has written what is in flight; a disk that does not answer is waited for a minute."""
         if self._thread is not None:
             atexit.unregister(self.close)
             self._orders.put(None)
-            self._thread.join(_LAST_SECONDS)
+            self._thread.join(0.0 if self._is_hung() else _LAST_SECONDS)
             self._thread = None
 
     @property
@@ -108,11 +122,22 @@ class PartWriter:
         with self._changed:
             return tuple((order.attempt, order.step) for order in self._in_flight)
 
-    def _wait_for(self, at_most: int, require_current: Callable[[], None]) -> None:
+    def _wait_for(self, at_most: int, require_current: Callable[[], None]) -> bool:
+        """Whether no more than so many copies are in flight; False where the disk hangs."""
         with self._changed:
             while len(self._in_flight) > at_most:
                 require_current()
+                if self._is_hung():
+                    return False
                 self._changed.wait(_LOOK_SECONDS)
+        return True
+
+    def _is_hung(self) -> bool:
+        return bool(self._in_flight) and time.monotonic() - self._moved_at > self._options.disk_timeout_seconds
+
+    def _tell_hung(self, attempt: int, step: int, temporary: Path) -> None:
+        why = f"{temporary.parent} has not answered for {self._options.disk_timeout_seconds:g} s"
+        self._tell(PartFailed(attempt, step, why, is_late=True))
 
     def _work(self) -> None:
         if self._options.strategy is Strategy.OVERLAPPED:
@@ -126,6 +151,7 @@ class PartWriter:
                 self._pool.give_back(order.parts)
                 with self._changed:
                     self._in_flight.remove(order)
+                    self._moved_at = time.monotonic()
                     self._changed.notify_all()
 
     def _written(self, order: _Order) -> PartWritten:
@@ -134,6 +160,7 @@ class PartWriter:
         for number, (part, entries) in enumerate(order.parts.items()):
             self._before_part(order.temporary, order.step, number == len(order.parts) - 1)
             files |= write_part(order.temporary, part, entries)
+            self._moved_at = time.monotonic()
         self._sync()
         write_seconds = time.monotonic() - began
         is_blocking = self._options.strategy is Strategy.BLOCKING

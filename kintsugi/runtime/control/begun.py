@@ -3,15 +3,19 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import structlog
 
 from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.runtime.clerk import Clerk
 from kintsugi.runtime.disk import replace_whole
 
 FILE = "jobs.json"
+_WRITE_SECONDS = 5.0
+"""For it to be on the disk, after which the job goes on without."""
 
 
 class BegunJobs:
@@ -24,6 +28,7 @@ class BegunJobs:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._log = structlog.get_logger("kintsugi.runtime")
+        self._clerk = Clerk("begun")
         self._is_over = self._read()
 
     @property
@@ -85,7 +90,12 @@ class BegunJobs:
             return {}
 
     def _write(self) -> None:
+        written = self._clerk.do(partial(replace_whole, self._path, json.dumps({"is_over": self._is_over})))
         try:
-            replace_whole(self._path, json.dumps({"is_over": self._is_over}))
+            why = None if self._clerk.awaits(written, _WRITE_SECONDS) else f"its disk has not answered for {_WRITE_SECONDS:g} s"
+            if why is None:
+                written.result()
         except OSError as error:
-            self._log.warning("another life will not know which jobs this run began", file=str(self._path), reason=str(error))
+            why = str(error)
+        if why is not None:
+            self._log.warning("another life will not know which jobs this run began", file=str(self._path), reason=why)

@@ -130,7 +130,7 @@ class Conductor:
             self._fleet.remove(handle)
             self.keeper.lost(handle.worker)
         self._fleet.require_some_able(len(self._request.cluster.workers))
-        self._decider.submit([self._roster.failed(handle.worker, detail) for handle in handles])
+        self._decider.submit([self._roster.failed(handle.worker, detail or handle.ending) for handle in handles])
         if not self._are_missed({handle.worker for handle in handles}):
             return
         for handle in handles:

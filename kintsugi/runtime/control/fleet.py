@@ -12,7 +12,7 @@ from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from kintsugi.runtime.processes import WorkerHandle, WorkerMain
+from kintsugi.runtime.processes import FENCE_SECONDS, WorkerHandle, WorkerMain
 from kintsugi.runtime.workers.entry import worker_main
 
 ENDED = "its process ended or stopped before it was taken in"
@@ -130,6 +130,8 @@ class Fleet:
         """Fence a worker and forget it."""
         del self.handles[handle.worker]
         handle.fence()
+        if handle.ending:
+            self._log.warning("a worker's process has ended", worker=handle.worker, reason=handle.ending)
         self._num_unable += handle.started_at is None and (handle.exit_code or 0) > 0
 
     def require_some_able(self, num_workers: int) -> None:
@@ -163,15 +165,22 @@ class Fleet:
             handle.process.join(max(0.0, deadline - time.monotonic()))
         for handle in self.handles.values():
             handle.strike()
+        if immortal := self._fence_all():
+            raise ReconfigurationError("did not end after SIGKILL", field="workers", value=immortal)
+
+    def _fence_all(self) -> list[str]:
+        """Those that could not be ended; where one needs all the time that there is for it, the others had that time, too."""
         immortal = []
+        deadline = time.monotonic() + FENCE_SECONDS
         while self.handles:
             worker, handle = self.handles.popitem()
             try:
-                handle.fence()
+                handle.fence(max(0.0, deadline - time.monotonic()))
             except ReconfigurationError:
                 immortal.append(worker)
-        if immortal:
-            raise ReconfigurationError("did not end after SIGKILL", field="workers", value=immortal)
+            if handle.exit_code is not None:
+                deadline = time.monotonic() + FENCE_SECONDS
+        return immortal
 
 
 def _drain(handle: WorkerHandle) -> Iterator[FromWorker]:

@@ -5,17 +5,22 @@ worker passed, before the commit point, and that the step is committed, after it
 record even where their worker dies right after the commit point.
 
 Lines reach the kernel one by one and survive the process. They reach the disk with `sync`, which precedes every
-checkpoint: a host that crashes goes on from one, and what it forgets is trained again.
+checkpoint: a host that crashes goes on from one, and what it forgets is trained again. Where the disk hangs nobody waits for a line
+for long: those that follow are written once it answers.
 """
 
+import errno
 import hashlib
 import json
 import os
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +28,13 @@ import structlog
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.changes import first_change
-from kintsugi.runtime.disk import make_folder
+from kintsugi.runtime.clerk import Clerk
 
 _HASH_DIGITS = 16
+_LINE_SECONDS = 5.0
+"""For a line to reach the kernel, after which the training goes on without it."""
+_MOST_WAITING = 10_000
+"""Lines that are kept for a disk that hangs."""
 
 
 class Source(StrEnum):
@@ -97,14 +106,15 @@ class Journal:
             life: of the agent, counted from 1.
             geometry: of the job.
         """
+        self._folder = folder
         self._chain = ""
         self._is_whole = True
         self._descriptor: int | None = None
         """Null where no file could be made."""
-        try:
-            self._descriptor = _create(folder, f"{life:04d}-{worker}")
-        except OSError as error:
-            self._fail(error)
+        self._clerk = Clerk(f"journal-{worker}")
+        self._waiting: deque[Future[None]] = deque()
+        """What the disk has held up."""
+        self._do(partial(self._begin, f"{life:04d}-{worker}"))
         self._write("begin", worker=worker, life=life, pid=os.getpid(), **asdict(geometry))
 
     def resume(self, attempt: int, *, step: int, source: Source, generation: int = 0, world_size: int = 1) -> None:
@@ -121,39 +131,87 @@ class Journal:
         self._write("commit", attempt=attempt, step=step, loss=loss, microbatches=list(microbatches))
 
     def sync(self) -> None:
-        """Bring all lines to the disk."""
+        """Bring all lines to the disk, however long that takes: not for the thread that trains."""
+        if self._descriptor is not None:
+            self._clerk.do(lambda: None).result()
         if self._descriptor is not None:
             try:
                 os.fsync(self._descriptor)
             except OSError as error:
-                self._fail(error)
+                self._fail(str(error))
 
     def close(self) -> None:
         """Write no more."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        self._clerk.do(self._end)
+        self._clerk.close(0.0 if self._is_held_up() else _LINE_SECONDS)
 
     def _write(self, kind: str, **content: Any) -> None:
         """Append a line, or nothing of it."""
+        self._do(partial(self._append, _body({"kind": kind, **content})))
+
+    def _do(self, call: Callable[[], None]) -> None:
+        """Have the clerk do something; where the disk holds that up, the training goes on, and it is done later."""
+        is_held_up = self._is_held_up()
+        if len(self._waiting) >= _MOST_WAITING:
+            self._fail("more lines wait than are kept, for the disk does not answer")
+            return
+        done = self._clerk.do(call)
+        if is_held_up:
+            self._waiting.append(done)
+        elif not self._clerk.awaits(done, _LINE_SECONDS):
+            self._waiting.append(done)
+            log = structlog.get_logger("kintsugi.runtime")
+            log.warning(
+                "the journal's disk does not answer; the training goes on, and its lines are written once it does",
+                folder=str(self._folder),
+                waited_seconds=_LINE_SECONDS,
+            )
+
+    def _is_held_up(self) -> bool:
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft()
+        return bool(self._waiting)
+
+    # In the clerk's thread.
+
+    def _begin(self, stem: str) -> None:
+        try:
+            self._descriptor = _create(self._folder, stem)
+        except OSError as error:
+            self._fail(str(error))
+
+    def _append(self, body: str) -> None:
         if self._descriptor is None:
             return
-        body = _body({"kind": kind, **content})
         chain = _short((self._chain + body).encode())
         line = f'{body[:-1]},"chain":"{chain}"}}\n'.encode()
-        end = os.lseek(self._descriptor, 0, os.SEEK_END)
         try:
-            if os.write(self._descriptor, line) < len(line):
-                raise OSError("only a part of a line could be written")
+            end = os.lseek(self._descriptor, 0, os.SEEK_END)
+            self._append_whole(line, end)
         except OSError as error:
-            with suppress(OSError):  # what stays there is not believed, nor what follows it
-                os.ftruncate(self._descriptor, end)
-            self._fail(error)
+            self._fail(str(error))
             return
         self._chain = chain
 
-    def _fail(self, error: OSError) -> None:
+    def _append_whole(self, line: bytes, end: int) -> None:
+        assert self._descriptor is not None
+        try:
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError("only a part of a line could be written")
+        except OSError:
+            with suppress(OSError):  # what stays there is not believed, nor what follows it
+                os.ftruncate(self._descriptor, end)
+            raise
+
+    def _end(self) -> None:
+        if self._descriptor is not None:
+            with suppress(OSError):  # what a remote disk says of lines that it took before
+                os.close(self._descriptor)
+            self._descriptor = None
+
+    def _fail(self, why: str) -> None:
         if self._is_whole:
-            structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: its journal failed", error=str(error))
+            structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: its journal failed", error=why)
         self._is_whole = False
 
 
@@ -247,13 +305,12 @@ def _create(folder: Path, stem: str) -> int:
     """A new file, numbered after those of the same worker's earlier processes.
 
     Raises:
-        OSError: the disk is full or broken.
-        InvalidInputError: the folder cannot be made, or has too many already.
+        OSError: the disk is full, broken or read-only, there is no folder any more, or it has too many already.
     """
-    make_folder(folder, "run")
+    folder.mkdir(parents=True, exist_ok=True)
     for incarnation in range(10_000):
         try:
             return os.open(folder / f"{stem}-{incarnation}.jsonl", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o644)
         except FileExistsError:
             continue
-    raise InvalidInputError("has too many journals of one worker; take a new folder", field="run", value=str(folder))
+    raise OSError(errno.EEXIST, "has too many journals of one worker; take a new folder", str(folder))

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.clerk import Clerk
 from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.layout import TRACE_LOCK
 from kintsugi.runtime.run_lock import RunLock
@@ -36,6 +38,8 @@ JOB = "job.json"
 """Within it: what the plans were made from."""
 SUFFIX = ".jsonl"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LINE_SECONDS = 5.0
+"""For a line to be written, after which no more are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,7 @@ class ActionTrace:
         self._options = options
         self._num_left = options.max_steps if options is not None else 0
         self._path: Path | None = None
+        self._clerk = Clerk(f"trace-{worker}")
         self._generation = -1
         self._is_on = False
         self._rows: list[tuple[str, float, float]] = []
@@ -141,17 +146,27 @@ class ActionTrace:
             self._write({"kind": "step", "generation": self._generation, "step": step, "actions": self._rows})
 
     def _write(self, line: Mapping[str, Any] | None) -> None:
-        """Append a line. A full disk ends the recording, not the training."""
+        """Append a line. A disk that is full, or hangs, ends the recording, not the training."""
         if line is None or self._options is None:
             return
+        written = self._clerk.do(partial(self._append, line, self._options.folder / TRACES))
+        if not self._clerk.awaits(written, _LINE_SECONDS):
+            self._end(f"{self._options.folder} has not answered for {_LINE_SECONDS:g} s")
+            return
         try:
-            if self._path is None:
-                self._path = self._create(self._options.folder / TRACES)
-            with self._path.open("a") as file:
-                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            written.result()
         except OSError as error:
-            self._num_left = 0
-            structlog.get_logger("kintsugi.runtime").warning("actions are not recorded any more", error=str(error))
+            self._end(str(error))
+
+    def _end(self, why: str) -> None:
+        self._num_left = 0
+        structlog.get_logger("kintsugi.runtime").warning("actions are not recorded any more", error=why)
+
+    def _append(self, line: Mapping[str, Any], folder: Path) -> None:
+        if self._path is None:
+            self._path = self._create(folder)
+        with self._path.open("a") as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def _create(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

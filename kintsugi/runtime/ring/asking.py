@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 
 import structlog
 
 from kintsugi.core.errors import KintsugiError
+from kintsugi.runtime.clerk import Clerk
 from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.messages import Agreement
 
@@ -24,7 +26,7 @@ class Asking:
         self._retry_seconds = retry_seconds
         self._is_closing = threading.Event()
         self._looking: Future[None] | None = None
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="ring-lease")
+        self._clerk = Clerk("ring-lease")
         self._log = structlog.get_logger("kintsugi.runtime")
 
     def decide(self, agreement: Agreement) -> None:
@@ -32,22 +34,22 @@ class Asking:
         if self._lease is None:
             self._log.warning("no majority is left, and there is no lease to ask", generation=agreement.generation)
         else:
-            self._executor.submit(self._decide, self._lease, agreement)
+            self._clerk.do(partial(self._decide, self._lease, agreement))
 
     def record(self, agreement: Agreement) -> None:
         """Have it keep what was decided without it; once, for nobody who decided needs that."""
         if self._lease is not None:
-            self._executor.submit(self._record, self._lease, agreement)
+            self._clerk.do(partial(self._record, self._lease, agreement))
 
     def look_up(self, generation: int) -> None:
         """See whether it holds a decision, unless the answer to that is still awaited."""
         if self._lease is not None and (self._looking is None or self._looking.done()):
-            self._looking = self._executor.submit(self._look_up, self._lease, generation)
+            self._looking = self._clerk.do(partial(self._look_up, self._lease, generation))
 
     def close(self) -> None:
         """Ask nothing any more; an answer that is under way is not waited for."""
         self._is_closing.set()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._clerk.close(0.0)
 
     def _decide(self, lease: Lease, agreement: Agreement) -> None:
         while self._generation() < agreement.generation and not self._is_closing.is_set():
@@ -59,12 +61,16 @@ class Asking:
             self._is_closing.wait(self._retry_seconds)
 
     def _record(self, lease: Lease, agreement: Agreement) -> None:
+        if self._is_closing.is_set():
+            return
         try:
             lease.decide(agreement)
         except _FAILURES as error:
             self._log.info("the lease does not know of a decision", error=str(error), generation=agreement.generation)
 
     def _look_up(self, lease: Lease, generation: int) -> None:
+        if self._is_closing.is_set():
+            return
         try:
             held = lease.held(generation)
         except _FAILURES as error:

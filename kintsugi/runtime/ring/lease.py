@@ -1,6 +1,7 @@
 """Who decides a generation of which no majority is left: a durable compare-and-swap, one for each generation."""
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -13,6 +14,7 @@ from kintsugi.runtime.disk import sync_folder
 from kintsugi.runtime.ring.messages import Agreement
 
 _PREFIX = "generation-"
+_NAME = re.compile(rf"{_PREFIX}(0|[1-9][0-9]{{0,17}})\.json")
 
 
 class Lease(Protocol):
@@ -36,7 +38,10 @@ class Lease(Protocol):
 
 
 class FolderLease:
-    """A lease in a folder that all members see, for jobs without a service. The first link to a name wins (POSIX)."""
+    """A lease in a folder that all members see, for jobs without a service. The first link to a name wins (POSIX).
+
+    The folder is that of one life of a job: what an earlier life agreed on is held for ever, too, and would pass for this one's.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,8 +60,8 @@ class FolderLease:
 
     def held(self, generation: int) -> Agreement | None:
         """The latest agreement that the folder holds for this generation or one after it."""
-        found = [int(path.stem.removeprefix(_PREFIX)) for path in self._folder.glob(f"{_PREFIX}*.json")]
-        latest = max(found, default=-1)
+        names = (_NAME.fullmatch(path.name) for path in self._folder.glob(f"{_PREFIX}*.json"))
+        latest = max((int(name[1]) for name in names if name is not None), default=-1)
         return codec.load(Agreement, self._path(latest)) if latest >= generation else None
 
     def _path(self, generation: int) -> Path:

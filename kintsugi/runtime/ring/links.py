@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
+import structlog
+
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.ring.connection import Address, Connection
 from kintsugi.runtime.ring.messages import Hello, Message
@@ -56,6 +58,9 @@ class Links:
         self._connections: list[Connection] = []
         self._signals: list[Lost | Missed | Received] = []
         self._beaten_at = self._polled_at = time.monotonic()
+        self._answers_at: float | None = None
+        """When to answer calls again; null where they are answered."""
+        self._log = structlog.get_logger("kintsugi.runtime").bind(member=member)
 
     @property
     def peers(self) -> frozenset[str]:
@@ -106,6 +111,7 @@ class Links:
         """What happened, in the order of each connection; waits for something at most so long."""
         ready = [] if self._signals else self._selector.select(timeout_seconds)
         self._excuse_own_pause()
+        self._answer_again()
         for key, events in ready:
             if key.fileobj is self._listening:
                 self._accept()
@@ -162,10 +168,21 @@ class Links:
 
     def _accept(self) -> None:
         limit_seconds = self._options.heartbeat_timeout_seconds
-        with suppress(BlockingIOError, ConnectionError):
+        try:
             while True:
                 accepted = kept_apart(lambda: self._listening.accept()[0])
                 self._add(Connection(accepted, patience_seconds=limit_seconds, reach_seconds=limit_seconds))
+        except (BlockingIOError, ConnectionError):
+            pass
+        except OSError as error:  # a want of descriptors: the kernel keeps those who call waiting
+            self._log.warning("cannot answer those who call for a while", error=str(error))
+            self._selector.unregister(self._listening)
+            self._answers_at = time.monotonic() + self._options.retry_seconds
+
+    def _answer_again(self) -> None:
+        if self._answers_at is not None and time.monotonic() >= self._answers_at:
+            self._answers_at = None
+            self._selector.register(self._listening, selectors.EVENT_READ)
 
     def _attend(self, connection: Connection, events: int) -> None:
         def attend() -> None:

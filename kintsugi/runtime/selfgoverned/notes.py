@@ -1,5 +1,6 @@
 """The texts that travel with a ring's agreement: what each survivor brings, and the decision that was chosen for all of them."""
 
+import itertools
 import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
@@ -26,8 +27,14 @@ class Note:
     """Whether it was asked to leave: the next plan does without it, and it hands its state over."""
 
     def text(self) -> str:
-        """For the ring; a loss that is not a number stays one."""
-        return json.dumps(codec.encode(self), separators=(",", ":"))
+        """For the ring; a loss that is not a number stays one. Every survivor says it to all, so its length counts squared: equal
+        counts of micro-batches that follow each other are one, [count, how many].
+        """
+        fields = codec.encode(self)
+        if self.record is not None:
+            runs = [[count, len([*equal])] for count, equal in itertools.groupby(self.record.microbatches)]
+            fields["record"]["microbatches"] = runs
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def parsed(cls, text: str) -> "Note":
@@ -35,7 +42,8 @@ class Note:
         fields = json.loads(text)
         record = fields["record"]
         if record is not None:
-            record = CommitRecord(**{**record, "microbatches": tuple(record["microbatches"])})
+            counts = tuple(count for count, how_many in record["microbatches"] for _ in range(how_many))
+            record = CommitRecord(**{**record, "microbatches": counts})
         return cls(fields["applied"], record, fields["is_leaving"])
 
 

@@ -180,10 +180,10 @@ class Overseer:
     def _bury(self, handle: WorkerHandle, why: str = "") -> None:
         """A process ended, or has to; who goes on without it finds that out by itself."""
         if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle):
-            self._account.buried(handle, why)
             self._fleet.remove(handle)
+            self._account.buried(handle, why or handle.ending)
             if self._course is None:
-                self._decider.submit([self._roster.failed(handle.worker)])
+                self._decider.submit([self._roster.failed(handle.worker, handle.ending)])
 
     def _require_life(self) -> None:
         """End a job that cannot go on.

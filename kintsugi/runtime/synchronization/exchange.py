@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 
+import structlog
+
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 
 _HEADER = struct.Struct("!BQ")
@@ -124,12 +126,22 @@ class Exchange:
             connection.close()
 
     def _accept(self) -> None:
+        """Until this end is closed: what keeps it from one caller (a want of descriptors) need not keep it from the next."""
+        is_able = True
         with self._listener:
             while self._is_ready(self._listener):
-                with suppress(OSError):
+                try:
                     connection, _ = self._listener.accept()
-                    self._accepted.add(connection)
-                    threading.Thread(target=self._answer_all, args=(connection,), name="exchange-answers", daemon=True).start()
+                except OSError as error:
+                    if is_able and not self._is_closed.is_set():
+                        log = structlog.get_logger("kintsugi.synchronization")
+                        log.warning("cannot answer those who call", error=str(error))
+                    is_able = False
+                    self._is_closed.wait(_POLL_SECONDS)
+                    continue
+                is_able = True
+                self._accepted.add(connection)
+                threading.Thread(target=self._answer_all, args=(connection,), name="exchange-answers", daemon=True).start()
 
     def _answer_all(self, connection: socket.socket) -> None:
         """Until the peer hangs up or this end is closed."""
@@ -159,8 +171,10 @@ class Exchange:
 
     def _is_ready(self, waited_for: socket.socket) -> bool:
         """Wait until there is something to read; False once this end is closed."""
+        ready = select.poll()  # unlike select, it takes descriptors of any number
+        ready.register(waited_for, select.POLLIN)
         while not self._is_closed.is_set():
-            if select.select([waited_for], [], [], _POLL_SECONDS)[0]:
+            if ready.poll(1000 * _POLL_SECONDS):
                 return not self._is_closed.is_set()
         return False
 

@@ -19,6 +19,7 @@ from kintsugi.runtime.models import (
     TrainingJob,
     batch_of,
     loss_of,
+    noted,
     sampler_of,
     train_layer,
 )
@@ -180,13 +181,19 @@ class Executor:
         place = (action.microbatch, action.layer_start)
         gradients = self._gradients.pop((action.microbatch, action.layer_stop), ())
         self._activations.pop((action.microbatch, action.layer_stop), None)
-        if action.kind is ActionKind.BACKWARD:
-            self._gradients[place] = self._in_flight.pop(place).backward(gradients)
-        else:
-            self._gradients[place] = self._in_flight[place].backward_input(gradients)
+        with noted(self._where(action)):
+            if action.kind is ActionKind.BACKWARD:
+                self._gradients[place] = self._in_flight.pop(place).backward(gradients)
+            else:
+                self._gradients[place] = self._in_flight[place].backward_input(gradients)
 
     def _backward_weight(self, action: Action) -> None:
-        self._in_flight.pop((action.microbatch, action.layer_start)).backward_weight()
+        with noted(self._where(action)):
+            self._in_flight.pop((action.microbatch, action.layer_start)).backward_weight()
+
+    def _where(self, action: Action) -> str:
+        first, last = (self._job.layers[index].name for index in (action.layer_start, action.layer_stop - 1))
+        return f"in layers {first!r} to {last!r}, in the backward pass of micro-batch {action.microbatch} of step {self._step}"
 
     def _send(self, action: Action) -> None:
         self._begin_to_receive(self._windows.begun_with.get(action, ()))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.brought import RATE, base_rates, finite_factor
-from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for, seed_generators
+from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, noted, optimizer_for, seed_generators
 from kintsugi.runtime.optimizer_state import OptimizerState, kind_of
 from kintsugi.runtime.ties import own_name, owner_of
 from kintsugi.runtime.workers.fit import require_fits
@@ -111,7 +111,8 @@ class ModelState:
         """
         for owner, optimizer in self.optimizers.items():
             seed_generators(self._job, 4, step, self._numbers[owner])
-            optimizer.step()
+            with noted(f"in the optimizer of layer {owner!r}, in step {step}"):
+                optimizer.step()
         if not self._can_be_sent:
             for state in self._states.values():
                 state.require_nothing_beside()

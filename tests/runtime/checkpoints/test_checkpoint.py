@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kintsugi.core import codec
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.runtime import disk
 from kintsugi.runtime.checkpoints import checkpoint
 from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore, DamagedCheckpointError, FileRecord, Manifest
@@ -147,6 +147,36 @@ def test_when_all_are_damaged_there_is_none(store):
     with capture_logs() as logs:
         assert store.newest() is None
     assert [(log["damaged"], log["used"]) for log in logs] == [("step-00000005", "none"), ("step-00000003", "none")]
+
+
+def unreadable(path: Path) -> None:
+    """As on a disk that gives an error for it: it is there, and to open it fails."""
+    path.rename(path.with_name(f"{path.name}.away"))
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "layer-00000/.metadata"])
+def test_what_the_disk_does_not_give_is_no_reason_to_begin_from_the_first_step(store, tmp_path, name):
+    """For that would remove it: the disk may be mended."""
+    newest = store.newest().folder
+    unreadable(newest / name)
+    assert store.newest().step == 3
+    unreadable(newest.with_name("step-00000003") / name)
+    with pytest.raises(UnavailableError, match=rf"run: step-00000005/{name} cannot be read: Too many levels.*; step-00000003/"):
+        store.newest()
+    for step in (3, 5):
+        (folder_of(tmp_path, step) / name).unlink()
+    assert store.newest() is None, "what is not there is not waited for"
+
+
+def test_a_folder_that_the_disk_does_not_give_is_not_taken_for_an_empty_one(store, tmp_path):
+    unreadable(tmp_path / "checkpoints")
+    with pytest.raises(UnavailableError, match=r"run: cannot be read: Too many levels .*; mend what it is on and train again"):
+        store.newest()
+
+
+def folder_of(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:08d}"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"name": "somewhere"}'])

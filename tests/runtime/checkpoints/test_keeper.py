@@ -8,24 +8,27 @@ import pytest
 from structlog.testing import capture_logs
 
 from kintsugi.core.codec import loads
+from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 from kintsugi.runtime.checkpoints.checkpoint import MANIFEST, Checkpoint
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.progress import Progress
-from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
+from kintsugi.runtime.layout import CHECKPOINTS, LATEST, RECORDS
 from kintsugi.runtime.messages import PartFailed, PartWritten, StepDone
+from tests.runtime.hung_disk import hung
 from tests.runtime.jobs import odd_job
 
 ATTEMPT, STEP = 1, 4
 WORKERS = ("w00", "w01", "w02")
+SECONDS = dict.fromkeys(("snapshot_seconds", "backpressure_seconds", "write_seconds", "stall_seconds"), 0.1)
 
 
 class Run:
     """A folder, the agent's keeper of it, and workers that write there."""
 
-    def __init__(self, folder: Path, **checkpoints: int | None) -> None:
+    def __init__(self, folder: Path, **checkpoints: float | None) -> None:
         self.options = RunOptions.of(odd_job(), folder, mtbf_seconds=1_000.0, checkpoints=CheckpointOptions(**checkpoints))
         self.progress = Progress()
         self.keeper = Keeper(self.options, self.progress)
@@ -37,19 +40,24 @@ class Run:
 
     def write(self, worker: str, *, attempt: int = ATTEMPT, step: int = STEP, is_told: bool = True) -> None:
         """A worker writes its part, and tells so unless it is lost in between."""
+        self.settle()
         files = write_part(self.temporary(attempt, step), worker_part(worker), {"worker": worker})
-        seconds = dict.fromkeys(("snapshot_seconds", "backpressure_seconds", "write_seconds", "stall_seconds"), 0.1)
         if is_told:
-            self.keeper.written(worker, PartWritten(attempt=attempt, step=step, files=files, **seconds))
+            self.keeper.written(worker, PartWritten(attempt=attempt, step=step, files=files, **SECONDS))
 
     def write_all(self, **place: int) -> None:
         for worker in WORKERS:
             self.write(worker, **place)
 
+    def settle(self) -> None:
+        """What the keeper's thread was asked for is done."""
+        self.keeper._disk.do(lambda: None).result(30.0)
+
     def temporary(self, attempt: int = ATTEMPT, step: int = STEP) -> Path:
         return self.options.store.temporary(step, self.options.tag(attempt))
 
     def on_disk(self) -> list[str]:
+        self.settle()
         folder = self.options.folder / CHECKPOINTS
         return sorted(os.listdir(folder)) if folder.exists() else []
 
@@ -204,9 +212,9 @@ def test_what_is_left_at_the_end_is_committed_or_removed(run):
     run.write_all()
     run.write("w00", step=STEP + 1)
     run.keeper.close()
+    assert not any(thread.name.startswith("keeper") for thread in threading.enumerate())
     assert run.on_disk() == ["latest.json", f"step-{STEP:08d}"]
     assert [record.step for record in run.keeper.costs.records] == [STEP]
-    assert not any(thread.name.startswith("keeper") for thread in threading.enumerate())
 
 
 def test_the_next_life_goes_on_from_the_newest_checkpoint_and_clears_what_was_being_written(run):
@@ -237,6 +245,52 @@ def test_one_that_is_complete_once_a_later_one_is_whole_is_removed(run):
     run.write("w02")
     assert run.keeper.newest().step == STEP + 2
     assert run.on_disk() == ["latest.json", f"step-{STEP + 2:08d}"]
+
+
+@pytest.fixture
+def impatient(tmp_path):
+    made = Run(tmp_path, every_steps=1, disk_timeout_seconds=0.05)
+    made.begin()
+    made.write_all(step=STEP - 1)
+    assert made.keeper.newest().step == STEP - 1
+    return made
+
+
+def test_a_disk_that_hangs_keeps_the_agent_from_nothing_but_what_it_has_to_read(impatient):
+    """What it needs and does not get is an error that names the folder; it goes on with everything else, and ends."""
+    keeper = impatient.keeper
+    with hung(impatient.options.folder / CHECKPOINTS / f"{LATEST}.new"):
+        impatient.write_all()
+        keeper.written("w00", PartWritten(attempt=ATTEMPT, step=STEP + 1, files={}, **SECONDS))
+        keeper.failed("w01", PartFailed(ATTEMPT, STEP + 1, "no space"))
+        assert keeper.look() is None
+        with pytest.raises(UnavailableError, match=r"run: has not answered for 0.05 s: mend what its disk is on") as caught:
+            keeper.newest()
+        assert caught.value.value == str(impatient.options.folder)
+        with capture_logs() as logs:
+            keeper.close()
+            keeper.close()
+        assert [log["folder"] for log in logs] == [str(impatient.options.folder)], "it is told once"
+        assert [record.step for record in keeper.costs.records] == [STEP - 1]
+
+
+def test_a_disk_that_answers_again_is_gone_on_with(impatient):
+    with hung(impatient.options.folder / CHECKPOINTS / f"{LATEST}.new"):
+        impatient.write_all()
+        with pytest.raises(UnavailableError):
+            impatient.keeper.newest()
+    impatient.settle()
+    impatient.write_all(step=STEP + 1)
+    assert impatient.keeper.newest().step == STEP + 1
+    impatient.keeper.close()
+
+
+def test_a_disk_that_hangs_at_the_beginning_is_named(tmp_path):
+    run = Run(tmp_path, disk_timeout_seconds=0.05)
+    with hung(tmp_path / CHECKPOINTS / LATEST):
+        with pytest.raises(UnavailableError, match="run: has not answered"):
+            run.keeper.begin()
+        run.keeper.close()
 
 
 def test_after_going_back_an_earlier_one_counts_again(run):

@@ -43,6 +43,7 @@ class Seat:
     address: None = None
     struck_at: float | None = None
     exit_code: int | None = None
+    ending: str = ""
     is_leaving: bool = False
     is_fenced: bool = False
     is_willing: bool = True
@@ -58,7 +59,7 @@ class Seat:
         self.told.append(message)
         self._on(message)
 
-    def fence(self) -> None:
+    def fence(self, timeout_seconds: float = 0.0) -> None:
         self.is_fenced = True
 
     strike = fence

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError, WorkerError
@@ -18,8 +19,18 @@ from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.builders import grid_plan, uniform_profile
-from tests.runtime.jobs import NUM_MICROBATCHES, Leaving, raising_job, tiny_gpt, unbuildable_job
-from tests.runtime.runs import PATIENCE_SECONDS, children_of, eventually, gpt_request, leaves_nothing, run
+from tests.runtime.jobs import (
+    NUM_MICROBATCHES,
+    Leaving,
+    crash,
+    ending_job,
+    exit_at_once,
+    job_raising_in,
+    raising_job,
+    tiny_gpt,
+    unbuildable_job,
+)
+from tests.runtime.runs import PATIENCE_SECONDS, children_of, eventually, gpt_request, leaves_nothing, request_for, run
 
 pytestmark = pytest.mark.processes
 
@@ -48,8 +59,38 @@ def test_an_error_of_the_users_own_code_comes_with_its_traceback():
     with pytest.raises(WorkerError, match="the user's own mistake") as caught:
         run(raising_job, gpt_request(2, 3))
     assert "jobs.py" in str(caught.value)
+    assert f"in layer {raising_job().layers[4].name!r}, in the forward pass of micro-batch " in str(caught.value)
     assert "ZeroDivisionError" in str(caught.value)
     assert caught.value.value in {"w01", "w04"}
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("data", r"in samples \d+, \d+ of the data set, for micro-batch \d of step 0"),
+        ("backward", r"in layers '.+' to '.+', in the backward pass of micro-batch \d of step 0"),
+        ("optimizer", r"in the optimizer of layer '.+', in step 0"),
+    ],
+)
+def test_such_an_error_says_where_in_the_job_it_was_raised(place, told):
+    make_job = partial(job_raising_in, place)
+    with pytest.raises(WorkerError, match=f"ZeroDivisionError: the user's own mistake\n{told}"):
+        run(make_job, request_for(make_job(), 1, 2))
+
+
+@pytest.mark.parametrize(("end", "told"), [(exit_at_once, "exit code 3"), (crash, "SIGSEGV: its own code crashed")])
+def test_how_a_process_ended_that_nobody_struck_is_told(end, told):
+    with capture_logs() as logs, pytest.raises(InfeasibleError, match="no worker is left"):
+        run(partial(ending_job, end), gpt_request(1, 2))
+    assert [log["reason"] for log in logs if log["event"] == "a worker's process has ended"] == [told] * 2, (
+        "one takes the other's place"
+    )
+
+
+def test_of_one_that_was_struck_on_purpose_nothing_is_told():
+    with capture_logs() as logs:
+        run(tiny_gpt, gpt_request(2, 3), fail_at(1, "w01", "backward"))
+    assert not [log for log in logs if log["event"] == "a worker's process has ended"]
 
 
 def test_a_script_that_ends_its_process_is_no_loss():

@@ -18,6 +18,7 @@ from kintsugi.runtime.control.begun import FILE, BegunJobs
 from kintsugi.runtime.control.decisions import JobRequest, ServiceDecisions
 from kintsugi.runtime.train import _bury, train
 from tests.builders import snapshot_of, uniform_profile
+from tests.runtime.hung_disk import hung
 from tests.runtime.jobs import profile_for, tiny_gpt
 from tests.runtime.runs import leaves_nothing
 from tests.services import service
@@ -111,6 +112,14 @@ def test_a_file_that_cannot_be_written_stops_nothing(client, tmp_path):
         ServiceDecisions(client, BegunJobs(tmp_path / "not there")).start(REQUEST)
     told = [line["event"] for line in logs if line["log_level"] == "warning"]
     assert told == ["another life will not know which jobs this run began"]
+
+
+def test_nor_does_a_disk_that_hangs(client, tmp_path, monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.control.begun._WRITE_SECONDS", 0.05)
+    with capture_logs() as logs, hung(tmp_path / f"{FILE}.new"):
+        ServiceDecisions(client, BegunJobs(tmp_path)).start(REQUEST)
+    [told] = [line for line in logs if line["log_level"] == "warning"]
+    assert told["reason"] == "its disk has not answered for 0.05 s"
 
 
 @pytest.mark.processes

@@ -246,7 +246,7 @@ def test_parts_of_a_checkpoint_that_the_others_left_before_they_copied_theirs_ar
     ensemble, temporary = recorded
     ensemble.conductor.invite("w04", None)
     ensemble.until(lambda: ensemble.generation == 1 and ensemble.trains())
-    assert not temporary.exists()
+    ensemble.until(lambda: not temporary.exists())
 
 
 def test_so_are_those_that_lack_what_a_worker_wrote_that_was_let_go(recorded):
@@ -260,4 +260,4 @@ def test_so_are_those_that_lack_what_a_worker_wrote_that_was_let_go(recorded):
     assert temporary.exists()
     ensemble.lose("w03")
     ensemble.until(lambda: leaver.is_fenced)
-    assert not temporary.exists()
+    ensemble.until(lambda: not temporary.exists())

@@ -34,6 +34,7 @@ class Process:
     created_at: float = LONG_AGO
     address: None = None
     exit_code: None = None
+    ending: str = ""
     told: list[object] = field(default_factory=list)
     is_fenced: bool = False
 

@@ -1,7 +1,5 @@
 """Links between two workers over real sockets: greetings, priorities, bounds and losses."""
 
-import os
-import resource
 import socket
 import threading
 from contextlib import ExitStack
@@ -19,6 +17,7 @@ from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.outbox import Outbox
 from kintsugi.runtime.overlay.probe import KINDS, Prober
 from tests.runtime.runs import eventually
+from tests.runtime.scarce import no_descriptors
 
 OPTIONS = OverlayOptions(link_timeout_seconds=60.0)
 
@@ -82,16 +81,9 @@ def test_nobody_is_there(stack):
 def test_neighbours_are_answered_again_once_there_are_descriptors(stack):
     """To accept a connection takes one; without any the kernel keeps those who call waiting."""
     one, other = links(stack, "a"), links(stack, "b")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with capture_logs() as logs, socket.socket() as caller:
-        free = os.dup(caller.fileno())
-        os.close(free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
-        try:
-            caller.connect(("127.0.0.1", other.port))
-            eventually(lambda: [log["event"] for log in logs], lambda told: told == ["cannot answer those who call"])
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with capture_logs() as logs, no_descriptors() as caller:
+        caller.connect(("127.0.0.1", other.port))
+        eventually(lambda: [log["event"] for log in logs], lambda told: told == ["cannot answer those who call"])
     assert one.connect("b", address(other)).peer.worker == "b"
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from dataclasses import replace
 
 import pytest
@@ -325,6 +326,48 @@ def test_nothing_that_fails_on_a_journal_stops_the_training(scribe, monkeypatch,
         monkeypatch.undo()
         scribe.die()
     assert [log["event"] for log in logs] == ["this run cannot be proven: its journal failed"] * 2, "once for each worker"
+
+
+def test_a_folder_that_is_gone_stops_no_worker_that_joins(scribe):
+    scribe.begin(0, Source.START, 1)
+    (scribe.run / "audit").rename(scribe.run / "elsewhere")
+    (scribe.run / "audit").touch()
+    with capture_logs() as logs:
+        scribe.begin(1, Source.MEMORY, 2)
+    assert [log["event"] for log in logs] == ["this run cannot be proven: its journal failed"] * 2
+
+
+@pytest.fixture
+def hung(monkeypatch):
+    """Journals wait a moment for lines, and their disk says nothing until this event."""
+    monkeypatch.setattr("kintsugi.runtime.records.journal._LINE_SECONDS", 0.05)
+    answers, write = threading.Event(), os.write
+    monkeypatch.setattr("kintsugi.runtime.records.journal.os.write", lambda *to: answers.wait(60.0) and write(*to))
+    return answers
+
+
+def test_a_disk_that_hangs_holds_up_no_training_and_has_every_line_once_it_answers(scribe, hung):
+    with capture_logs() as logs:
+        scribe.begin(0, Source.START, 1)
+        scribe.train(range(GEOMETRY.num_steps))
+    told = "the journal's disk does not answer; the training goes on, and its lines are written once it does"
+    assert [(log["event"], log["folder"]) for log in logs] == [(told, str(scribe.run / "audit"))] * 2, "once for each worker"
+    hung.set()
+    for journal in scribe.journals.values():
+        journal.sync()
+    scribe.die()
+    assert audit(scribe.run).is_exact
+
+
+def test_lines_that_wait_for_a_disk_are_so_many_at_most(scribe, hung, monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.records.journal._MOST_WAITING", 4)
+    with capture_logs() as logs:
+        scribe.begin(0, Source.START, 1)
+        scribe.train(range(GEOMETRY.num_steps))
+        hung.set()
+        scribe.die()
+    assert [log["error"] for log in logs if "error" in log] == ["more lines wait than are kept, for the disk does not answer"] * 2
+    assert audit(scribe.run).committed_steps < GEOMETRY.num_steps
 
 
 def test_a_run_of_which_a_worker_has_no_journal_is_not_proven(scribe, monkeypatch):

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from estimator.program import Action, ActionKind, compile_program, parse_action
 from estimator.replay import Timing
@@ -20,6 +21,7 @@ from kintsugi.runtime.records.tracing import JOB, TRACES, ActionTrace, Clock, Tr
 from kintsugi.runtime.records.tracing_files import host_offsets, read_run
 from tests.builders import grid_plan, uniform_profile
 from tests.estimator.test_trace import require_paired_flows, require_valid
+from tests.runtime.hung_disk import hung
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing, options_with
 
@@ -87,6 +89,21 @@ def record(folder, worker, *steps, max_steps=20):
             if action.kind is ActionKind.REDUCE:
                 trace.settled(action, (0.0, 1.0))
         trace.committed(step)
+
+
+def test_a_disk_that_hangs_ends_the_recording_and_not_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.records.tracing._LINE_SECONDS", 0.05)
+    trace = ActionTrace("w00", TraceOptions(folder=tmp_path))
+    with capture_logs() as logs:
+        trace.follow(PLAN)
+        (path,) = (tmp_path / TRACES).glob("*.jsonl")
+        path.unlink()
+        with hung(path):
+            for step in range(3):
+                trace.begin()
+                trace.did(FORWARD)
+                trace.committed(step)
+    assert [log["error"] for log in logs] == [f"{tmp_path} has not answered for 0.05 s"]
 
 
 def test_files_are_bounded(tmp_path):

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from threading import Thread
 
@@ -24,6 +25,25 @@ def test_the_first_agreement_of_a_generation_is_kept(tmp_path: Path) -> None:
     assert lease.held(2) is None
     assert lease.held(0) == first
     assert [path.name for path in (tmp_path / "lease").iterdir()] == ["generation-1.json"]
+
+
+def test_files_of_others_in_the_folder_are_no_agreements(tmp_path: Path) -> None:
+    """Of editors, of copies, of remote disks; a name may have any bytes and any length."""
+    lease = FolderLease(tmp_path)
+    first = lease.decide(Agreement(3, ("a",)))
+    others = ["generation-4 (copy).json", "generation-.json", "generation-04.json", "generation--5.json", "generation-9.json~"]
+    others += [
+        "generation-\uff15.json",
+        "generation-6\n.json",
+        f"generation-{'7' * 200}.json",
+        ".nfs000001",
+        "generation-8.json.new",
+    ]
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / os.fsdecode(b"generation-\xff9.json")).touch()
+    assert lease.held(0) == first
+    assert lease.held(4) is None
 
 
 def test_the_service_holds_what_a_ring_agreed_on_and_decides_where_no_majority_is_left(tmp_path: Path) -> None:

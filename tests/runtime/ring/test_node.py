@@ -2,6 +2,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.ring.links import listener
@@ -9,7 +10,9 @@ from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.signals import Decided, Lost
 from kintsugi.runtime.ring.told import Told
+from kintsugi.runtime.ring.wire import framed
 from tests.runtime.ring.rings import PATIENCE, WAIT_SECONDS, Ring
+from tests.runtime.scarce import no_descriptors
 
 
 @pytest.mark.parametrize(("size", "lost"), [(3, "b"), (5, "bd"), (5, "ab"), (7, "bcd"), (2, "a"), (4, "ab"), (4, "abc")])
@@ -213,3 +216,19 @@ def test_a_generation_that_is_mended_from_the_beginning_is_told_and_stopped() ->
         node._take(Lost("b"))
         node._take(Decided(Agreement(1, ("a", "b", "c"))))
     assert stopped == [0, 1]
+
+
+def test_a_member_without_descriptors_goes_on_and_answers_those_who_called_once_it_has_some() -> None:
+    with Ring(3) as ring:
+        ring.connect()
+        with capture_logs() as logs, no_descriptors() as caller:
+            caller.connect(ring._addresses["b"])
+            ring.wait(lambda: bool(logs))
+            ring.nodes["a"].report_lost("c", is_certain=True)
+            ring.wait_for("ab")
+        assert {log["event"] for log in logs} == {"cannot answer those who call for a while"}
+        assert all(not heard.failed for heard in ring.heard.values())
+        caller_again = socket.create_connection(ring._addresses["b"], timeout=WAIT_SECONDS)
+        with caller_again:
+            caller_again.sendall(framed("nobody of this ring"))
+            assert caller_again.recv(1) == b"", "it is hung up on"

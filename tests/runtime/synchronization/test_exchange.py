@@ -5,9 +5,12 @@ import struct
 import threading
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.synchronization.exchange import Exchange, Kind
+from tests.runtime.runs import eventually
+from tests.runtime.scarce import many_descriptors, no_descriptors
 
 
 @pytest.fixture
@@ -108,3 +111,21 @@ def test_closing_frees_who_waits(ends):
     assert len(errors) == 1
     with pytest.raises(CommunicationError, match="closed"):
         one.ask(("127.0.0.1", 1), Kind.READ, bytearray(), memoryview(bytearray(3)))
+
+
+def test_peers_are_answered_again_once_there_are_descriptors(ends):
+    """To accept a connection takes one; without any the kernel keeps those who call waiting."""
+    one, other = ends(), ends()
+    other.serve(lambda _, content: bytearray(content))
+    with capture_logs() as logs, no_descriptors() as caller:
+        caller.connect(other.address)
+        told = eventually(lambda: [log["event"] for log in logs], bool)
+    assert told == ["cannot answer those who call"]
+    assert asked(one, other) == b"abc"
+
+
+def test_peers_are_answered_by_processes_with_very_many_descriptors(ends):
+    with many_descriptors(1100):
+        one, other = ends(), ends()
+        other.serve(lambda _, content: bytearray(content))
+        assert asked(one, other) == b"abc"

@@ -1,0 +1,79 @@
+"""A thread that does what a disk may hold up for ever, so that whoever asks for it waits no longer than they like to."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Clerk:
+    """Does one call after another, in the order in which they were asked for.
+
+    Its thread is a daemon, unlike those of Python's executors: one that a disk holds up keeps the process from ending no more than
+    from going on.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name` is that of the thread, which begins with the first call."""
+        self._name = name
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._moved_at = time.monotonic()
+        self._is_left = False
+        """Whether the thread was left to itself."""
+
+    def do(self, call: Callable[[], T]) -> "Future[T]":
+        """Have a call done after all others; what comes of it."""
+        answer: Future[T] = Future()
+        self._put(lambda: _settle(answer, call))
+        return answer
+
+    def moved(self) -> None:
+        """A long call has come further; for the call itself."""
+        self._moved_at = time.monotonic()
+
+    def awaits(self, answer: "Future[T]", seconds: float) -> bool:
+        """Wait for what comes of a call; False where nothing has moved for `seconds`."""
+        since = time.monotonic()
+        while not answer.done():
+            left = max(since, self._moved_at) + seconds - time.monotonic()
+            if left <= 0.0:
+                return False
+            wait([answer], timeout=left)
+        return True
+
+    def close(self, seconds: float) -> bool:
+        """Do what was asked for, and end; False where nothing has moved for `seconds`: the thread is left to itself then."""
+        if self._thread is None or self._is_left:
+            return not self._is_left
+        self._is_left = not self.awaits(self.do(lambda: None), seconds)
+        self._orders.put(None)
+        if not self._is_left:
+            self._thread.join(seconds)
+            self._thread = None
+        return not self._is_left
+
+    def _put(self, order: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self._orders.put(order)
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            self.moved()
+            order()
+            self.moved()
+
+
+def _settle(answer: "Future[T]", call: Callable[[], T]) -> None:
+    try:
+        came = call()
+    except BaseException as error:  # whatever it is, who waits must learn of it
+        answer.set_exception(error)
+    else:
+        answer.set_result(came)
