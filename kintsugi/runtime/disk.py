@@ -68,7 +68,7 @@ def make_folder(folder: Path, field: str) -> None:
 
 
 def make_run_folder(folder: Path, field: str) -> None:
-    """Make the folder of a run, with that for its journals, where they are missing.
+    """Make the folder of a run where it is missing, and require that for its journals to be writable where it is there.
 
     Raises:
         InvalidInputError: one of them cannot be made or written to; `field` is what the run's was named as.
@@ -77,7 +77,8 @@ def make_run_folder(folder: Path, field: str) -> None:
 
     def make() -> None:
         make_folder(folder, field)
-        make_folder(folder / JOURNALS, field)
+        if (folder / JOURNALS).exists():  # else who holds the run makes it
+            make_folder(folder / JOURNALS, field)
 
     clerk = Clerk("folder")
     made = clerk.do(make)
