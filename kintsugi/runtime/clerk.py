@@ -10,6 +10,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class HungError(Exception):
+    """What a call waits for, a disk for example, does not come; its text says for how long."""
+
+
 class Clerk:
     """Does one call after another, in the order in which they were asked for.
 
@@ -31,6 +35,17 @@ class Clerk:
         answer: Future[T] = Future()
         self._put(lambda: _settle(answer, call))
         return answer
+
+    def asked(self, call: Callable[[], T], seconds: float) -> T:
+        """What comes of a call that is done after all others.
+
+        Raises:
+            HungError: nothing has moved for `seconds`; it is done all the same, once it can be.
+        """
+        answer = self.do(call)
+        if not self.awaits(answer, seconds):
+            raise HungError(f"has not answered for {seconds:g} s")
+        return answer.result()
 
     def moved(self) -> None:
         """A long call has come further; for the call itself."""

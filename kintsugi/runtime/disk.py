@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 import structlog
 
 from kintsugi.core.errors import InvalidInputError, UnavailableError
-from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.layout import JOURNALS
 
 _BYTES = 4 << 20
@@ -81,12 +81,13 @@ def make_run_folder(folder: Path, field: str) -> None:
             make_folder(folder / JOURNALS, field)
 
     clerk = Clerk("folder")
-    made = clerk.do(make)
-    if not clerk.awaits(made, _ANSWER_SECONDS):
-        message = f"has not answered for {_ANSWER_SECONDS:g} s: mend what its disk is on, or name another one"
-        raise UnavailableError(message, field=field, value=str(folder))
-    clerk.close(_ANSWER_SECONDS)
-    made.result()
+    try:
+        clerk.asked(make, _ANSWER_SECONDS)
+    except HungError as error:
+        message = f"{error}: mend what its disk is on, or name another one"
+        raise UnavailableError(message, field=field, value=str(folder)) from error
+    finally:
+        clerk.close(0.0)
 
 
 def require_folder(folder: Path, field: str) -> None:

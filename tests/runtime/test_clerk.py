@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.clerk import Clerk, HungError
 from tests.runtime.hung_disk import hung
 
 LONG = 30.0
@@ -27,6 +27,7 @@ def test_calls_are_done_in_order_and_what_comes_of_them_is_told():
     with pytest.raises(KeyError):
         failing.result(LONG)
     assert clerk.awaits(failing, LONG), "that it failed is an answer, too"
+    assert clerk.asked(lambda: "asked", LONG) == "asked"
     assert clerk.close(LONG)
 
 
@@ -52,6 +53,8 @@ def test_nobody_waits_for_a_disk_that_hangs(pipe):
     later = clerk.do(lambda: "later")
     assert not clerk.awaits(written, SHORT)
     assert not clerk.awaits(later, SHORT)
+    with pytest.raises(HungError, match=r"^has not answered for 0\.05 s$"):
+        clerk.asked(lambda: "asked", SHORT)
     assert not clerk.close(SHORT)
     assert not clerk.close(LONG), "who was left once is waited for no more"
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "held"), "else Python waits for it at its end"

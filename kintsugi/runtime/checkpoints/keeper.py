@@ -18,7 +18,7 @@ from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, Manifest
 from kintsugi.runtime.checkpoints.recording import RunOptions
-from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.records.audit import read_history
@@ -106,12 +106,11 @@ class Keeper:
     def _answer(self, call: Callable[[], T]) -> T:
         """What the disk says, as long as it says anything."""
         assert self._options is not None
-        seconds = self._options.checkpoints.disk_timeout_seconds
-        answer = self._disk.do(call)
-        if not self._disk.awaits(answer, seconds):
-            message = f"has not answered for {seconds:g} s: mend what its disk is on, and train again in it"
-            raise UnavailableError(message, field="run", value=str(self._options.folder))
-        return answer.result()
+        try:
+            return self._disk.asked(call, self._options.checkpoints.disk_timeout_seconds)
+        except HungError as error:
+            message = f"{error}: mend what its disk is on, and train again in it"
+            raise UnavailableError(message, field="run", value=str(self._options.folder)) from error
 
     def is_hopeful(self, writing: Mapping[str, Collection[tuple[int, int]]]) -> bool:
         """Whether survivors are about to complete a checkpoint: every part is there or being written.

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from kintsugi.core.errors import KintsugiError, UnavailableError
-from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.disk import replace_whole
 
 FILE = "jobs.json"
@@ -90,12 +90,12 @@ class BegunJobs:
             return {}
 
     def _write(self) -> None:
-        written = self._clerk.do(partial(replace_whole, self._path, json.dumps({"is_over": self._is_over})))
         try:
-            why = None if self._clerk.awaits(written, _WRITE_SECONDS) else f"its disk has not answered for {_WRITE_SECONDS:g} s"
-            if why is None:
-                written.result()
+            self._clerk.asked(partial(replace_whole, self._path, json.dumps({"is_over": self._is_over})), _WRITE_SECONDS)
+        except HungError as error:
+            self._tell_unwritten(f"its disk {error}")
         except OSError as error:
-            why = str(error)
-        if why is not None:
-            self._log.warning("another life will not know which jobs this run began", file=str(self._path), reason=why)
+            self._tell_unwritten(str(error))
+
+    def _tell_unwritten(self, why: str) -> None:
+        self._log.warning("another life will not know which jobs this run began", file=str(self._path), reason=why)

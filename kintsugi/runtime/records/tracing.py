@@ -27,7 +27,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.layout import TRACE_LOCK
 from kintsugi.runtime.run_lock import RunLock
@@ -149,12 +149,10 @@ class ActionTrace:
         """Append a line. A disk that is full, or hangs, ends the recording, not the training."""
         if line is None or self._options is None:
             return
-        written = self._clerk.do(partial(self._append, line, self._options.folder / TRACES))
-        if not self._clerk.awaits(written, _LINE_SECONDS):
-            self._end(f"{self._options.folder} has not answered for {_LINE_SECONDS:g} s")
-            return
         try:
-            written.result()
+            self._clerk.asked(partial(self._append, line, self._options.folder / TRACES), _LINE_SECONDS)
+        except HungError as error:
+            self._end(f"{self._options.folder} {error}")
         except OSError as error:
             self._end(str(error))
 
