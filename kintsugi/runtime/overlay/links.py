@@ -24,7 +24,7 @@ Hears = Callable[[str, Message], None]
 
 
 class Links:
-    """The links of one worker. Of several connections with one neighbour the newest counts."""
+    """The links of one worker. Of several connections with one neighbour the newest counts, unless it is with an earlier life."""
 
     def __init__(self, identity: Identity, options: OverlayOptions, *, host: str, port: int = 0) -> None:
         """Listen at `host` and `port` (0: any that is free).
@@ -112,9 +112,9 @@ class Links:
         except (OSError, ValueError) as error:
             raise CommunicationError(f"cannot be reached at {address}: {error}", field="worker", value=worker) from error
 
-    def disconnect(self, worker: str) -> None:
-        """End the link with a neighbour on purpose, once it has all that it was sent."""
-        self._remove(worker, lambda link: link.hang_up(self._options.link_timeout_seconds))
+    def disconnect(self, link: Link) -> None:
+        """End a link on purpose, once the neighbour has all that it was sent; one that was replaced has ended."""
+        self._remove(link, lambda: link.hang_up(self._options.link_timeout_seconds))
 
     def drop(self, is_stale: Callable[[Message], bool]) -> None:
         """Forget what waits to be sent of reductions that were called off."""
@@ -130,14 +130,16 @@ class Links:
         self._listener.close()
         if self._acceptor.is_alive():
             self._acceptor.join(self._options.connect_timeout_seconds)
-        for worker in list(self._links):
-            self._remove(worker, Link.close)
+        for link in list(self._links.values()):
+            self._remove(link, link.close)
 
-    def _remove(self, worker: str, end: Callable[[Link], None]) -> None:
+    def _remove(self, link: Link, end: Callable[[], None]) -> None:
         with self._lock:
-            link = self._links.pop(worker, None)
-        if link is not None:
-            end(link)
+            is_known = self._links.get(link.peer.worker) is link
+            if is_known:
+                del self._links[link.peer.worker]
+        if is_known:
+            end()
         with self._ended:
             self._ended.notify_all()
 
@@ -166,13 +168,19 @@ class Links:
             connection.close()
 
     def _take(self, connection: socket.socket, peer: Peer) -> Link:
-        """Make a connection the link with a neighbour; an earlier one ends without a loss being told."""
+        """Make a connection the link with a neighbour; an earlier one ends without a loss being told.
+
+        Raises:
+            CommunicationError: this end leaves; or there is a link with a later life of the neighbour, which took this one's place.
+        """
         prepare(connection, self._options.link_timeout_seconds)
         link = Link(connection, peer, self._options, on_message=self._dispatch, on_loss=self._lose)
         with self._lock:
             if self._is_closed:
                 raise CommunicationError("the worker leaves", field="link")
             before = self._links.get(peer.worker)
+            if before is not None and before.is_up and before.peer.incarnation > peer.incarnation:
+                raise CommunicationError("a later life of it is linked already", field="worker", value=peer.worker)
             self._links[peer.worker], self._numbers[peer.worker] = link, peer.number
         if before is not None:
             before.close()

@@ -42,8 +42,14 @@ class Losses:
             return
         ends = sorted(((own.worker, own.incarnation), (other, link.peer.incarnation)))
         event_id = f"cut-{'-'.join(f'{worker}.{life}' for worker, life in ends)}-{link.peer.number}"
-        between = (ends[0][0], ends[1][0])
-        self._agent.teller.tell(OverlayEventKind.LINK_DISCONNECTED, event_id, link=between, detail=why, interrupted=is_needed)
+        self._agent.teller.tell(
+            OverlayEventKind.LINK_DISCONNECTED,
+            event_id,
+            link=(ends[0][0], ends[1][0]),
+            detail=why,
+            interrupted=is_needed,
+            generation=max(overlay.generation, link.peer.generation),
+        )
 
     def report_missing(self, worker: str, restarts: int) -> None:
         """Tell that a reduction of attempt `restarts` needs a link that is not there."""

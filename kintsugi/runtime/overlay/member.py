@@ -86,10 +86,10 @@ class Member:
             GivenUpError: the others go on without this worker, or somebody asked it to leave.
         """
         needs_state = self.agent.state is not WorkerState.ACTIVE
-        self._links.start()
         self.agent.on_overlay(self.sources.heed)
         self.agent.start(self._beat, lambda: self.rounds.effective.synchronization)
         self._reconciler.start()
+        self._links.start()
         if needs_state:
             self._joiner.run(deadline)
             if self.rounds.last is not None:

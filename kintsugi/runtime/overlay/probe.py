@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.core.errors import CommunicationError, KintsugiError, UnavailableError
+from kintsugi.runtime.overlay.link import Link
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 
@@ -44,6 +45,17 @@ class Measured:
     beta_seconds_per_byte: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """The turn of one link to be measured; the next one with the same neighbour ends it, and so does the end of the link."""
+
+    link: Link
+
+
+class OvertakenError(UnavailableError):
+    """The link that is probed is gone, or probed anew: what is found over it is of no use, and nothing to tell."""
+
+
 class Prober:
     """Probes links of this worker and answers the probes of its neighbours."""
 
@@ -52,24 +64,35 @@ class Prober:
         self._links, self._timeout_seconds = links, timeout_seconds
         self._answers: dict[tuple[str, str], Message] = {}
         """By neighbour and kind."""
-        self._turns: dict[str, int] = {}
-        """How often each link was to be measured: the latest one goes on."""
+        self._turns: dict[str, Turn] = {}
+        """The latest one with each neighbour."""
         self._changed = threading.Condition()
         self._arrivals: dict[str, list[tuple[float, int]]] = {}
 
-    def measure(self, worker: str) -> Measured:
-        """Probe the link with a neighbour.
+    def turn(self, link: Link) -> Turn:
+        """Let a link have its turn, which `measure` takes."""
+        with self._changed:
+            turn = self._turns[link.peer.worker] = Turn(link)
+            self._changed.notify_all()
+            return turn
+
+    def measure(self, turn: Turn) -> Measured:
+        """Probe a link.
 
         Raises:
-            UnavailableError: it does not answer, the link is lost, or it was connected anew and is measured again.
+            OvertakenError: the link is lost, was connected anew, or is measured again.
+            UnavailableError: the neighbour does not answer.
         """
-        with self._changed:
-            turn = self._turns[worker] = self._turns.get(worker, 0) + 1
-            self._changed.notify_all()
-        rounds = [self._timed(lambda: self._asked(worker, ECHO, {}, turn=turn)) for _ in range(NUM_ECHOES)]
-        forth = self._beta(worker, turn)
-        back = self._asked(worker, RETURN, {}, num_timeouts=_RETURN_TIMEOUTS, turn=turn).fields["seconds_per_byte"]
+        link = turn.link
+        rounds = [self._timed(lambda: self._asked(link, ECHO, {}, turn=turn)) for _ in range(NUM_ECHOES)]
+        forth = self._beta(link, turn)
+        back = self._asked(link, RETURN, {}, num_timeouts=_RETURN_TIMEOUTS, turn=turn).fields["seconds_per_byte"]
         return Measured(alpha_seconds=min(rounds) / 2, beta_seconds_per_byte=max(forth, float(back)))
+
+    def heed_links(self) -> None:
+        """Links have come or gone: who waits for an answer over one that is gone waits no more."""
+        with self._changed:
+            self._changed.notify_all()
 
     def hear(self, worker: str, message: Message) -> None:
         """Take a message of one of the kinds of a probe."""
@@ -84,12 +107,12 @@ class Prober:
                 self._answers[worker, message.kind] = message
                 self._changed.notify_all()
 
-    def _beta(self, worker: str, turn: int | None = None) -> float:
+    def _beta(self, link: Link, turn: Turn | None = None) -> float:
         """Seconds per byte of the burst that agreed with an earlier one; of the middle one of the last three where none did."""
         found: list[float] = []
         num_bytes, sent = FIRST_BURST_BYTES, 0
         while sent + num_bytes <= MOST_BYTES:
-            latest = float(self._burst(worker, num_bytes, turn)["seconds_per_byte"])
+            latest = float(self._burst(link, num_bytes, turn)["seconds_per_byte"])
             if any(abs(latest - other) <= _TOLERANCE_RATIO * latest for other in found):
                 return latest
             found.append(latest)
@@ -97,49 +120,63 @@ class Prober:
             num_bytes *= 2
         return statistics.median(found[-3:])
 
-    def _burst(self, worker: str, num_bytes: int, turn: int | None) -> Any:
+    def _burst(self, link: Link, num_bytes: int, turn: Turn | None) -> Any:
         payload = memoryview(bytes(_FRAME_BYTES))
         count = num_bytes // _FRAME_BYTES
         for index in range(count - 1):
-            self._links.send(worker, Message(Channel.CONTROL, BURST, {"is_last": False, "is_first": index == 0}, payload))
-        return self._asked(worker, BURST, {"is_last": True, "is_first": False}, payload, turn=turn).fields
+            self._send(link, Message(Channel.CONTROL, BURST, {"is_last": False, "is_first": index == 0}, payload))
+        return self._asked(link, BURST, {"is_last": True, "is_first": False}, payload, turn=turn).fields
 
     def _return(self, worker: str) -> None:
         """Measure the way to a neighbour that asked for it; without an answer it gives up."""
-        with suppress(KintsugiError):
-            self._links.tell(worker, RETURNED, {"seconds_per_byte": self._beta(worker)})
+        link = self._links.get(worker)
+        if link is not None:
+            with suppress(KintsugiError):
+                self._send(link, Message(Channel.CONTROL, RETURNED, {"seconds_per_byte": self._beta(link)}))
 
     def _asked(
         self,
-        worker: str,
+        link: Link,
         kind: str,
         fields: dict[str, Any],
         payload: memoryview = NO_BYTES,
         *,
         num_timeouts: int = 1,
-        turn: int | None = None,
+        turn: Turn | None = None,
     ) -> Message:
+        worker = link.peer.worker
         key = worker, _ANSWERS[kind]
         with self._changed:
-            self._require_turn(worker, turn)
+            self._require_latest(link, turn)
             self._answers.pop(key, None)
-        self._links.send(worker, Message(Channel.CONTROL, kind, fields, payload))
+        self._send(link, Message(Channel.CONTROL, kind, fields, payload))
         seconds = num_timeouts * self._timeout_seconds
         with self._changed:
-            is_told = self._changed.wait_for(lambda: key in self._answers or turn not in (None, self._turns.get(worker)), seconds)
-            self._require_turn(worker, turn)
+            is_told = self._changed.wait_for(lambda: key in self._answers or self._is_overtaken(link, turn), seconds)
+            self._require_latest(link, turn)
             if not is_told:
                 raise UnavailableError(f"did not answer a probe within {self._timeout_seconds:g} s", field="worker", value=worker)
             return self._answers.pop(key)
 
-    def _require_turn(self, worker: str, turn: int | None) -> None:
-        """Require that this is the latest probe of a link: what answers is meant for that one.
+    @staticmethod
+    def _send(link: Link, message: Message) -> None:
+        try:
+            link.send(message)
+        except CommunicationError as error:
+            raise _overtaken(link) from error
+
+    def _is_overtaken(self, link: Link, turn: Turn | None) -> bool:
+        worker = link.peer.worker
+        return self._links.get(worker) is not link or (turn is not None and self._turns.get(worker) is not turn)
+
+    def _require_latest(self, link: Link, turn: Turn | None) -> None:
+        """Require that this is the latest probe of the present link: what answers is meant for that one.
 
         Raises:
-            UnavailableError: it is not.
+            OvertakenError: it is not.
         """
-        if turn not in (None, self._turns.get(worker)):
-            raise UnavailableError("was connected anew, and is probed again", field="worker", value=worker)
+        if self._is_overtaken(link, turn):
+            raise _overtaken(link)
 
     def _see(self, worker: str, message: Message) -> None:
         if message.fields["is_first"]:
@@ -154,6 +191,10 @@ class Prober:
         began = time.perf_counter()
         ask()
         return time.perf_counter() - began
+
+
+def _overtaken(link: Link) -> OvertakenError:
+    return OvertakenError("was lost or connected anew, or is probed again", field="link", value=link.peer.worker)
 
 
 def seconds_per_byte(arrivals: Sequence[tuple[float, int]]) -> float:

@@ -12,13 +12,14 @@ from kintsugi.core.errors import InvalidInputError, ReconfigurationError, Unavai
 from kintsugi.core.overlay import WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.core.version import PROTOCOL
-from kintsugi.runtime.overlay import admission, exits
+from kintsugi.runtime.overlay import admission, exits, links
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator
 from tests.processes import free_port
 from tests.runtime.overlay.crew import OPTIONS, Crew, Member, perceptron
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_churn import check
+from tests.runtime.runs import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +133,36 @@ class Meeting(Desk):
         return told
 
 
+class LateLink(Meeting):
+    """The link with the first of two becomes one only once there is one with the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_greeted, self.num_joined = threading.Event(), 0
+
+    def post(self, event: OverlayEvent):
+        if event.kind is OverlayEventKind.WORKER_JOINED and event.worker == "d":
+            with self._changed:
+                self.num_joined += 1
+                is_second = self.num_joined > 1
+            if is_second:
+                assert self.is_greeted.wait(20.0)
+        return super().post(event)
+
+    def delay(self, monkeypatch, crew: Crew) -> None:
+        """Hold back what worker a does with the first greeting of the others."""
+        greet = links.greet
+
+        def greet_late(connection, identity, worker, **told):
+            peer = greet(connection, identity, worker, **told)
+            if not self.is_greeted.is_set():
+                self.is_greeted.set()
+                assert eventually(lambda: crew.members["a"].coordinator.links.get("d"), bool).peer.incarnation > peer.incarnation
+            return peer
+
+        monkeypatch.setattr(links, "greet", greet_late)
+
+
 class Twin(Member):
     """Tells when it has ended."""
 
@@ -144,8 +175,9 @@ class Twin(Member):
         self.over.put(self)
 
 
-def test_of_two_that_join_under_one_name_at_once_the_later_one_takes_the_place_and_the_other_is_told():
-    crew, over = Crew(Meeting()), queue.SimpleQueue()
+def join_twice(crew: Crew) -> None:
+    """Two join as worker d at once: the later one stays, and the other is told."""
+    over: queue.SimpleQueue[Twin] = queue.SimpleQueue()
     crew.start("a").await_steps(1)
     twins = [Twin(crew, over) for _ in range(2)]
     for twin in twins:
@@ -158,6 +190,36 @@ def test_of_two_that_join_under_one_name_at_once_the_later_one_takes_the_place_a
     (crew.members["d"],) = (twin for twin in twins if twin is not replaced)
     crew.members["d"].await_steps(2)
     crew.finish()
+
+
+def test_of_two_that_join_under_one_name_at_once_the_later_one_takes_the_place_and_the_other_is_told():
+    join_twice(Crew(Meeting()))
+
+
+def test_a_late_link_with_the_one_that_was_replaced_does_not_cut_the_other_off(monkeypatch):
+    crew = Crew(LateLink())
+    crew.desk.delay(monkeypatch, crew)
+    join_twice(crew)
+    assert not [event.id for event in crew.desk.events if event.id.startswith("cut-")]
+
+
+def test_a_link_that_comes_and_goes_while_a_worker_begins_is_connected_anew(monkeypatch):
+    """The other end let go of it on purpose, and tells nobody."""
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    start = links.Links.start
+
+    def start_and_lose(own) -> None:
+        start(own)
+        assert eventually(lambda: own.get("a"), bool)
+        others = crew.members["a"].coordinator.links
+        others.disconnect(others.get("d"))
+        assert own.await_none(20.0)
+
+    monkeypatch.setattr(links.Links, "start", start_and_lose)
+    crew.start("d", ("a",)).await_steps(2)
+    crew.finish()
+    check(crew)
 
 
 def test_the_place_of_the_only_one_that_holds_the_state_is_not_taken_while_it_lives():

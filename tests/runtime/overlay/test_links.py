@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 
 import pytest
@@ -28,8 +28,8 @@ def stack():
         yield opened
 
 
-def links(stack: ExitStack, worker: str, job: str = "job", key: bytes = b"") -> Links:
-    found = Links(Identity(job=job, worker=worker, key=key), OPTIONS, host="127.0.0.1")
+def links(stack: ExitStack, worker: str, **identity) -> Links:
+    found = Links(Identity(**{"job": "job", "worker": worker, **identity}), OPTIONS, host="127.0.0.1")
     found.start()
     stack.callback(found.close)
     return found
@@ -95,11 +95,34 @@ def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
     other.on_up = lambda link: up.put(link.peer.worker)
     one.connect("b", address(other))
     assert up.get(timeout=30.0) == "a"
-    other.disconnect("a")
+    other.disconnect(other.get("a"))
     assert lost.get(timeout=30.0) == ("b", 1, "link: the other end closed the connection")
     assert one.await_none(30.0)
     assert one.connect("b", address(other)).peer.number == 2
     assert lost.empty()
+
+
+def test_what_an_earlier_life_connected_late_does_not_take_the_place_of_the_link_with_a_later_one(stack):
+    earlier, later, other = links(stack, "a", incarnation=1), links(stack, "a", incarnation=2), links(stack, "b")
+    lost: SimpleQueue = SimpleQueue()
+    earlier.on_loss = lambda _link, why: lost.put(why)
+    later.connect("b", address(other))
+    kept = other.get("a")
+    with suppress(CommunicationError):  # it may be hung up on before it has noticed that it was greeted
+        earlier.connect("b", address(other))
+        assert lost.get(timeout=30.0)
+    with pytest.raises(CommunicationError, match="a later life of it is linked already"):
+        other.connect("a", address(earlier))
+    assert other.get("a") is kept
+    assert later.up == ("b",)
+
+
+def test_to_end_a_link_that_was_replaced_leaves_the_later_one(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    first = one.connect("b", address(other))
+    second = one.connect("b", address(other))
+    one.disconnect(first)
+    assert one.get("b") is second
 
 
 def test_a_message_that_its_hearer_cannot_take_is_a_loss_that_is_told(stack):
@@ -121,7 +144,7 @@ def test_what_was_sent_before_a_hang_up_arrives(stack):
     one.connect("b", address(other))
     for _ in range(8):
         one.send("b", Message(Channel.REDUCTION, "x", {}, memoryview(bytes(2**20))))
-    one.disconnect("b")
+    one.disconnect(one.get("b"))
     assert [heard.get(timeout=30.0) for _ in range(8)] == [2**20] * 8
 
 
@@ -232,7 +255,6 @@ def test_a_probe_tells_latency_and_rate(stack):
     probers = [Prober(each, 60.0) for each in (one, other)]
     for each, prober in zip((one, other), probers, strict=True):
         each.hear(Channel.CONTROL, lambda worker, message, prober=prober: message.kind in KINDS and prober.hear(worker, message))
-    one.connect("b", address(other))
-    found = probers[0].measure("b")
+    found = probers[0].measure(probers[0].turn(one.connect("b", address(other))))
     assert found.alpha_seconds > 0
     assert found.beta_seconds_per_byte > 0

@@ -13,7 +13,7 @@ from kintsugi.runtime.overlay.losses import Losses
 
 NEEDS = SynchronizationPolicy(shape=Shape.TREE, order=("b", "a"), parents={"a": "b"})
 ALONE = SynchronizationPolicy(shape=Shape.TREE, order=("a",))
-LINK = SimpleNamespace(peer=SimpleNamespace(worker="b", incarnation=0, number=1))
+LINK = SimpleNamespace(peer=SimpleNamespace(worker="b", incarnation=0, number=1, generation=1))
 
 
 class Agent:
@@ -58,6 +58,25 @@ def test_the_link_of_a_life_that_is_over_is_not_that_of_the_next_one():
     agent.overlay = SimpleNamespace(workers=(*agent.overlay.workers, later), restarts=3, neighbors=lambda _: ("b",))
     Losses(agent).report(LINK, "the other end closed the connection")
     assert agent.told == []
+
+
+@pytest.mark.parametrize(("connected_in", "told_of"), [(1, 4), (6, 6)])
+def test_a_loss_that_is_told_late_is_not_that_of_a_link_wanted_since(monkeypatch, connected_in, told_of):
+    """While it is told the scheduler publishes a later overlay; the neighbour may have connected in one not known here yet."""
+    agent = Agent(NEEDS)
+    other = OverlayWorker(id="b", address="127.0.0.1:1", state=WorkerState.ACTIVE, joined_at="2026-01-31T12:00:00Z")
+    agent.overlay.workers, agent.overlay.neighbors = (*agent.overlay.workers, other), lambda _: ("b",)
+    agent.overlay.generation = 4
+
+    def knock(*_) -> bool:
+        agent.overlay = SimpleNamespace(**{**vars(agent.overlay), "generation": 9})
+        return True
+
+    monkeypatch.setattr(losses, "is_there", knock)
+    peer = SimpleNamespace(worker="b", incarnation=0, number=1, generation=connected_in)
+    Losses(agent).report(SimpleNamespace(peer=peer), "reset")
+    ((kind, fields),) = agent.told
+    assert (kind, fields["generation"]) == (OverlayEventKind.LINK_DISCONNECTED, told_of)
 
 
 def test_who_ends_tells_nothing():

@@ -1,7 +1,8 @@
 """The rate of a link, seen by a receiver that has to wait for a processor now and then."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.probe import (
     BURST,
@@ -20,6 +21,7 @@ from kintsugi.runtime.overlay.probe import (
     RETURN,
     RETURNED,
     SEEN,
+    OvertakenError,
     Prober,
     seconds_per_byte,
 )
@@ -51,23 +53,54 @@ def test_two_pieces_tell_a_rate():
 
 
 class Line:
-    """Answers a prober at once: every burst was as fast as told, and the other end's were as `back`."""
+    """The only link, with b, which answers at once: every burst was as fast as told, and its own were as `back`."""
 
     def __init__(self, rates: Sequence[float], back: float = 0.0) -> None:
         self.rates, self.back, self.bursts = list(rates), back, [0]
+        self.peer, self.is_up = SimpleNamespace(worker="b"), True
         self.prober = Prober(self, 30.0)
 
-    def send(self, worker: str, message: Message) -> None:
+    def get(self, _worker: str) -> "Line | None":
+        return self if self.is_up else None
+
+    def send(self, message: Message) -> None:
         if message.kind == ECHO:
-            self.prober.hear(worker, Message(Channel.CONTROL, ECHOED, {}, NO_BYTES))
+            self.answer(ECHOED)
         elif message.kind == RETURN:
-            self.prober.hear(worker, Message(Channel.CONTROL, RETURNED, {"seconds_per_byte": self.back}, NO_BYTES))
+            self.answer(RETURNED, seconds_per_byte=self.back)
         elif message.kind == BURST:
             self.bursts[-1] += message.num_bytes
             if message.fields["is_last"]:
-                told = {"seconds_per_byte": self.rates[len(self.bursts) - 1]}
                 self.bursts.append(0)
-                self.prober.hear(worker, Message(Channel.CONTROL, SEEN, told, NO_BYTES))
+                self.answer(SEEN, seconds_per_byte=self.rates[len(self.bursts) - 2])
+
+    def answer(self, kind: str, **fields: float) -> None:
+        self.prober.hear("b", Message(Channel.CONTROL, kind, fields, NO_BYTES))
+
+    def measured_rate(self) -> float:
+        return self.prober.measure(self.prober.turn(self)).beta_seconds_per_byte
+
+    @contextmanager
+    def waiting_in_vain(self) -> Iterator[None]:
+        """With a probe that waits for its first answer, which never comes, and is overtaken before long."""
+        send, is_asked, ends = self.send, threading.Event(), []
+
+        def send_first(_message: Message) -> None:
+            self.send = send
+            is_asked.set()
+
+        def measure() -> None:
+            with pytest.raises(OvertakenError, match="connected anew"):
+                self.measured_rate()
+            ends.append(True)
+
+        self.send = send_first
+        waiting = threading.Thread(target=measure, daemon=True)
+        waiting.start()
+        assert is_asked.wait(20.0)
+        yield
+        waiting.join(20.0)
+        assert ends == [True]
 
 
 @pytest.mark.parametrize(
@@ -82,38 +115,41 @@ class Line:
 )
 def test_a_rate_is_one_that_two_bursts_agree_on(rates, found, num_bursts):
     line = Line(rates)
-    assert line.prober.measure("b").beta_seconds_per_byte == found
+    assert line.measured_rate() == found
     assert line.bursts[:-1] == list(accumulate([FIRST_BURST_BYTES] * num_bursts, lambda size, _: size * 2))
     assert sum(line.bursts) <= MOST_BYTES
 
 
 @pytest.mark.parametrize(("back", "found"), [(3e-8, 3e-8), (1e-9, 1e-8)])
 def test_the_slower_direction_counts(back, found):
-    assert Line([1e-8, 1e-8], back).prober.measure("b").beta_seconds_per_byte == found
+    assert Line([1e-8, 1e-8], back).measured_rate() == found
 
 
 def test_a_link_that_was_connected_anew_is_measured_once_and_the_earlier_probe_ends():
     """What answers the earlier probe, or is left of its burst, is not taken for an answer to the later one."""
-    line, is_asked, ends = Line([1e-8, 1e-8]), threading.Event(), []
-    send = line.send
+    line = Line([1e-8, 1e-8])
+    with line.waiting_in_vain():
+        line.answer(SEEN, seconds_per_byte=5.0)
+        assert line.measured_rate() == 1e-8
 
-    def send_first(worker: str, message: Message) -> None:
-        line.send = send
-        is_asked.set()
 
-    def measure() -> None:
-        with pytest.raises(UnavailableError, match="connected anew"):
-            line.prober.measure("b")
-        ends.append(True)
+def test_the_probe_of_a_link_that_is_lost_does_not_wait_for_its_answer():
+    line = Line([1e-8, 1e-8])
+    with line.waiting_in_vain():
+        line.is_up = False
+        line.prober.heed_links()
+    with pytest.raises(OvertakenError):
+        line.measured_rate()
 
-    line.send = send_first
-    earlier = threading.Thread(target=measure, daemon=True)
-    earlier.start()
-    assert is_asked.wait(20.0)
-    line.prober.hear("b", Message(Channel.CONTROL, SEEN, {"seconds_per_byte": 5.0}, NO_BYTES))
-    assert line.prober.measure("b").beta_seconds_per_byte == 1e-8
-    earlier.join(20.0)
-    assert ends == [True]
+
+def test_over_a_connection_that_has_ended_nothing_is_measured():
+    def send(_message: Message) -> None:
+        raise CommunicationError("the connection has ended", field="link")
+
+    line = Line([])
+    line.send = send
+    with pytest.raises(OvertakenError):
+        line.measured_rate()
 
 
 def test_the_rest_of_a_burst_that_began_over_an_earlier_connection_is_not_answered():
