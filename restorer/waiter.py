@@ -99,6 +99,11 @@ class Waiter:
         """Let the thread end once its last operation has."""
         self._queue.put(None)
 
+    def await_end(self, timeout_seconds: float) -> None:
+        """Wait, once it is closed, until its thread has ended; an operation that nobody ends is not waited for longer."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
     def require_use(self) -> None:
         """Require that nobody has called `abort`.
 

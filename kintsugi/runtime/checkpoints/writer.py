@@ -5,7 +5,6 @@ once, and what is written is of one step. At most so many copies are in flight; 
 that hangs: then the training goes on without that checkpoint, and with the next ones once the disk answers.
 """
 
-import atexit
 import os
 import sys
 import threading
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+from kintsugi.runtime import endings
 from kintsugi.runtime.checkpoints.checkpoint import FileRecord
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import Entries, SnapshotPool, write_part
@@ -77,7 +77,7 @@ class PartWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
             self._thread.start()
-            atexit.register(self.close)  # the interpreter stops threads where they are, and torch ends the process then
+            endings.before_exit(self.close)
         began = time.monotonic()
         if not self._wait_for(self._options.max_in_flight - 1, require_current):
             self._tell_hung(attempt, step, temporary)
@@ -111,7 +111,7 @@ class PartWriter:
     def close(self) -> None:
         """End the thread, once it has written what is in flight; a disk that does not answer is waited for a minute."""
         if self._thread is not None:
-            atexit.unregister(self.close)
+            endings.is_over(self.close)
             self._orders.put(None)
             self._thread.join(0.0 if self._is_hung() else _LAST_SECONDS)
             self._thread = None

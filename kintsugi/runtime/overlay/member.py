@@ -6,6 +6,7 @@ from collections import deque
 
 from kintsugi.core.overlay import Overlay, WorkerState
 from kintsugi.core.overlay_messages import OverlayHeartbeat
+from kintsugi.runtime import endings
 from kintsugi.runtime.overlay import following, probe, sources
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError
@@ -30,6 +31,9 @@ from kintsugi.runtime.overlay.trained import TrainedState
 
 _NUM_TIMES = 16
 """All-reduces whose median time is told."""
+
+_JOIN_SECONDS = 5.0
+"""For threads that send, once their links are closed."""
 
 
 class Member:
@@ -77,6 +81,7 @@ class Member:
         if asks_for_links:
             self.agent.on_overlay(Redundancy(self.agent).heed)
         self._attach(control)
+        endings.before_exit(self.close)
 
     def begin(self, deadline: Deadline) -> None:
         """Come to hold the state, and to count in the next reduction.
@@ -124,6 +129,8 @@ class Member:
         self._inbox.close()
         for part in (self.succession, self._reconciler, self.sources, self._links, self.agent):
             part.close()
+        self.sources.await_end(_JOIN_SECONDS)
+        endings.is_over(self.close)
 
     def _attach(self, control: Control) -> None:
         """Have everybody hear what is meant for him."""

@@ -40,7 +40,7 @@ class Snapshot:
         self._held = set(self._order)
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._copy, name="overlay-copies", daemon=True)
+        self._thread = threading.Thread(target=self._copy, name="overlay-copies")  # waited for when the script ends
         self._thread.start()
 
     def _pieces(self, first: Ranges, *, is_whole: bool) -> list[ByteRange]:

@@ -35,6 +35,7 @@ class Sources:
         self._snapshot: Snapshot | None = None
         self._history = History(options.max_waiting_bytes, options.reduction_timeout_seconds / 2)
         self._tellings: dict[Key, Telling] = {}
+        self._sending: list[threading.Thread] = []
         self._lock = threading.Lock()
 
     @property
@@ -139,6 +140,12 @@ class Sources:
         for key in self._history.followers:
             self._end_following(key)
 
+    def await_end(self, timeout_seconds: float) -> None:
+        """Wait, once it is closed and the links are, until nothing of the state is read any more; each thread so long at most."""
+        for thread in self._sending:
+            if thread is not threading.current_thread():
+                thread.join(timeout_seconds)
+
     def _stream(self, joiner: str, fields: Mapping[str, Any]) -> "_Stream | None":
         with self._lock:
             return self._streams.get((joiner, int(fields["replication"])))
@@ -164,7 +171,8 @@ class Sources:
             if snapshot is None or snapshot.at != at or not snapshot.holds(own):
                 snapshot = Snapshot(state, at, own, is_whole=self._options.copies_whole_state)
                 self._snapshot = snapshot
-            self._streams[key] = _Stream(key, snapshot, own, self._links, self._options)
+            stream = self._streams[key] = _Stream(key, snapshot, own, self._links, self._options)
+            self._sending = [*(thread for thread in self._sending if thread.is_alive()), stream.thread]
 
 
 def keys(overlay: Overlay) -> frozenset[Key]:
@@ -182,7 +190,8 @@ class _Stream:
         self._planned = self._wanted = first
         self._changed = threading.Condition()
         self._is_closed = False
-        threading.Thread(target=self._run, name=f"overlay-sends-{self._joiner}", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name=f"overlay-sends-{self._joiner}", daemon=True)
+        self.thread.start()
 
     def send(self, ranges: Ranges) -> None:
         """Send these bytes, too."""

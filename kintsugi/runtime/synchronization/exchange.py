@@ -60,7 +60,7 @@ class Exchange:
         self._connections: dict[Address, socket.socket] = {}
         self._failed_at: dict[Address, float] = {}
         self._is_closed = threading.Event()
-        self._accepted: set[socket.socket] = set()
+        self._accepted: dict[socket.socket, threading.Thread] = {}
         self._listener = _listener(host)
         self.address: Address = (host, self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="exchange", daemon=True)
@@ -106,6 +106,8 @@ class Exchange:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(self._timeout_seconds)
+        for answering in list(self._accepted.values()):
+            answering.join(self._timeout_seconds)
         for connection in list(self._connections.values()):
             connection.close()
 
@@ -140,8 +142,9 @@ class Exchange:
                     self._is_closed.wait(_POLL_SECONDS)
                     continue
                 is_able = True
-                self._accepted.add(connection)
-                threading.Thread(target=self._answer_all, args=(connection,), name="exchange-answers", daemon=True).start()
+                answering = threading.Thread(target=self._answer_all, args=(connection,), name="exchange-answers", daemon=True)
+                self._accepted[connection] = answering
+                answering.start()
 
     def _answer_all(self, connection: socket.socket) -> None:
         """Until the peer hangs up or this end is closed."""
@@ -158,7 +161,7 @@ class Exchange:
                 content = memoryview(buffer)[:size]
                 _received(connection, content)
                 self._answer(connection, Kind(kind), content)
-        self._accepted.discard(connection)
+        self._accepted.pop(connection, None)
 
     def _answer(self, connection: socket.socket, kind: Kind, content: memoryview) -> None:
         handler = self._handler

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import ClassVar
 
 from kintsugi.core.errors import CommunicationError, InvalidInputError
+from kintsugi.runtime import endings
 from kintsugi.runtime.synchronization.caching import ModelCache
 from kintsugi.runtime.synchronization.policies import ASYNCHRONOUS, SYNCHRONOUS
 from kintsugi.runtime.synchronization.replica import Replica
@@ -205,6 +206,7 @@ class _AveragingThread:
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"averaging-{self._transport.rank}", daemon=True)
         self._thread.start()
+        endings.before_exit(self.close)
 
     def wake(self) -> None:
         """Average once more; it goes without saying where that is under way."""
@@ -215,6 +217,7 @@ class _AveragingThread:
         self._is_closed = True
         self._wakened.set()
         self._thread.join()
+        endings.is_over(self.close)
 
     def _work(self) -> None:
         while self._wakened.wait() and not self._is_closed:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.core.version import PROTOCOL
+from kintsugi.runtime import endings
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.synchronization.exchange import Address, Exchange, Handler, Kind
 from restorer.waiter import Waiter, Waiting
@@ -18,6 +19,8 @@ from restorer.waiter import Waiter, Waiting
 TIMEOUT_SECONDS = 5.0
 """For a message between two workers; the sums over all have their group's own timeout."""
 RETRY_SECONDS = 10.0
+_END_SECONDS = 5.0
+"""For a sum that is under way when the script ends."""
 _ADDRESS_BYTES = 62
 
 
@@ -129,6 +132,7 @@ class PeerTransport:
         except BaseException:
             self.close()
             raise
+        endings.before_exit(self._end)
 
     @classmethod
     def of_process_group(cls, address: str = "127.0.0.1") -> Self:
@@ -176,6 +180,12 @@ class PeerTransport:
         """Close the connections and let the threads end."""
         self._exchange.close()
         self._waiter.close()
+        endings.is_over(self._end)
+
+    def _end(self) -> None:
+        self.abort()
+        self.close()
+        self._waiter.await_end(_END_SECONDS)
 
     def _begin(self, tensor: Tensor, *, divisor: int) -> Summing:
         return _Summing(self._waiter.begin(_Sum(self._all_reduce, tensor, divisor)), tensor)
