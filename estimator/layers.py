@@ -10,7 +10,7 @@ import numpy as np
 
 from estimator.arrays import Ints
 from estimator.compiled import compiled
-from estimator.holding import Holding, Tie, held_table
+from estimator.holding import Holding, Tie, held_bytes, held_table
 from kintsugi.core.profile import LayerProfile, Profile
 
 PASS, FIRST_PASS, EARLY_PASS, INPUT_PART, EARLY_INPUT, WEIGHT_PART, FIRST_WEIGHT = KINDS = range(7)
@@ -81,6 +81,8 @@ class LayerSums:
         self.deferred_entry_bytes = (*(0 if layer.deferred_bytes else layer.entry_bytes for layer in layers), 0)
         """What stages that begin with layer n keep of their input until the weight part, shape [layers + 1]."""
         self._update_bytes = tuple(layer.optimizer_temporary_bytes for layer in layers)
+        self._holdings: dict[int, Holding] = {}
+        """By number of replicas."""
         self._held_bytes: dict[tuple[tuple[tuple[int, int], ...], int], int] = {}
         self._temporary_bytes: dict[tuple[int, int, int], int] = {}
 
@@ -101,23 +103,16 @@ class LayerSums:
         """`static_bytes` of several layer ranges on one worker; what layers of two of them share is there once."""
         key = tuple(ranges), num_replicas
         if key not in self._held_bytes:
-            self._held_bytes[key] = self._added_up(ranges, num_replicas)
+            starts, stops = np.array(ranges, dtype=np.int64).reshape(-1, 2).T.copy()
+            self._held_bytes[key] = int(held_bytes(self.holding(num_replicas), starts, stops))
         return self._held_bytes[key]
-
-    def _added_up(self, ranges: Sequence[tuple[int, int]], num_replicas: int) -> int:
-        weights = sum(self._weights[stop] - self._weights[start] for start, stop in ranges)
-        optimizer = sum(self._optimizer_bytes[stop] - self._optimizer_bytes[start] for start, stop in ranges)
-        for tie in self._ties:
-            if any(a <= tie.layer < b for a, b in ranges):
-                is_apart = not any(a <= tie.owner < b for a, b in ranges)
-                weights += tie.weights_apart if is_apart else tie.weights_together
-                optimizer += tie.optimizer_apart if is_apart else tie.optimizer_together
-        copies, shared = self._optimizer_share(num_replicas)
-        return int(weights + -(-optimizer * copies // shared))
 
     def holding(self, num_replicas: int) -> Holding:
         """What `held_bytes` adds up, for compiled functions."""
-        return Holding.of(self._weights, self._optimizer_bytes, self._ties, self._optimizer_share(num_replicas))
+        if num_replicas not in self._holdings:
+            shards = self._optimizer_share(num_replicas)
+            self._holdings[num_replicas] = Holding.of(self._weights, self._optimizer_bytes, self._ties, shards)
+        return self._holdings[num_replicas]
 
     def static_table(self, num_replicas: int) -> Ints:
         """`static_bytes` of all layer ranges at once; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
