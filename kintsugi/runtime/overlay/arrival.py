@@ -65,19 +65,24 @@ class Arrival:
         self._proofs: dict[ByteRange, str] = {}
         self._on_change = on_change
         self._lock = threading.Lock()
+        self._num_writing = 0
+        self._is_over = False
         self.received_bytes = 0
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every byte is here and proven, and nothing is on its way that was asked of two sources."""
-        packed = self._packed
-        return packed is not None and not self._running and length(self._proven) == packed.num_bytes
+    def _is_complete(self) -> bool:
+        """Whether every byte is here and proven, and none is being written."""
+        packed, is_written = self._packed, self._num_writing or self._running
+        return packed is not None and not is_written and length(self._proven) == packed.num_bytes
 
-    @property
-    def state(self) -> PackedState:
-        """The complete state."""
-        assert self._packed is not None
-        return self._packed
+    def finish(self) -> PackedState | None:
+        """The state once it is complete; None before.
+
+        It becomes the training's own, tensors and all: what comes of it later, asked of two sources, is passed over.
+        """
+        with self._lock:
+            self._is_over = self._is_complete
+            return self._packed if self._is_over else None
 
     def proof(self) -> str:
         """SHA-256 over the sources' hashes in the order of the bytes that they cover."""
@@ -88,10 +93,10 @@ class Arrival:
 
     def take(self, worker: str, message: Message) -> None:
         """Take in what a source sent; what belongs to another replication is passed over."""
-        if message.fields.get("replication") != self.generation:
+        if self._is_over or message.fields.get("replication") != self.generation:
             return
         is_news = _TAKES[message.kind](self, worker, message)
-        if is_news or self.failure or self.is_complete:
+        if is_news or self.failure or self._is_complete:
             self._on_change()
 
     def reconcile(self, replication: Replication, ask: Ask, release: Ask) -> None:
@@ -174,16 +179,27 @@ class Arrival:
         if packed is None or end > packed.num_bytes:
             self.failure = f"{worker} sends what does not belong to the state"
             return True
-        stretch = self._running.get(worker) or _Stretch(begin, begin)
-        stretch.seal.update(message.payload)
-        packed.write(begin, torch.frombuffer(message.payload, dtype=torch.uint8))
         with self._lock:
-            if worker not in self.opened:  # lost meanwhile, and replaced
+            if self._is_over or worker not in self.opened:  # complete without it, or lost meanwhile and replaced
+                return False
+            self._num_writing += 1
+            stretch = self._running.setdefault(worker, _Stretch(begin, begin))
+        try:
+            stretch.seal.update(message.payload)
+            packed.write(begin, torch.frombuffer(message.payload, dtype=torch.uint8))
+            return self._is_news(worker, stretch, end, message.num_bytes)
+        finally:
+            with self._lock:
+                self._num_writing -= 1
+
+    def _is_news(self, worker: str, stretch: _Stretch, end: int, num_bytes: int) -> bool:
+        """Count a shard that was written; whether its source begins to be nearly through. One lost meanwhile counts no more."""
+        with self._lock:
+            if worker not in self.opened:
                 return False
             stretch.end = end
-            self._running[worker] = stretch
-            self.received_bytes += message.num_bytes
-            return self._counted(self._paces[worker], message.num_bytes)
+            self.received_bytes += num_bytes
+            return self._counted(self._paces[worker], num_bytes)
 
     @staticmethod
     def _counted(pace: Pace, num_bytes: int) -> bool:
@@ -196,7 +212,7 @@ class Arrival:
     def _seal(self, worker: str, message: Message) -> bool:
         begin, end, told = int(message.fields["begin"]), int(message.fields["end"]), str(message.fields["xxh3"])
         with self._lock:
-            if worker not in self.opened:
+            if self._is_over or worker not in self.opened:
                 return False
             stretch = self._running.pop(worker, None)
             if stretch is None or (stretch.begin, stretch.end) != (begin, end) or stretch.seal.hexdigest() != told:

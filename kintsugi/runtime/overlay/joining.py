@@ -23,6 +23,7 @@ from kintsugi.runtime.overlay.rounds import Rounds
 from kintsugi.runtime.overlay.sources import FETCH, RELEASE
 from kintsugi.runtime.overlay.trained import TrainedState
 from kintsugi.runtime.overlay.vigil import Vigil
+from restorer.packing import PackedState
 
 _LOOK_SECONDS = 1.0
 _ASK_SECONDS = 1.0
@@ -203,18 +204,18 @@ class Joiner:
             raise ReconfigurationError(arrival.refusal, field="state")
         if arrival.failure:
             self._ask_again(arrival.failure)
-        elif arrival.is_complete:
-            self._load(arrival)
+        elif (state := arrival.finish()) is not None:
+            self._load(arrival, state)
         else:
             arrival.reconcile(wanted, partial(self._ask_source, FETCH), partial(self._ask_source, RELEASE))
 
     def _is_given_up(self, arrival: Arrival) -> bool:
         return arrival.generation <= self._given_up_generation
 
-    def _load(self, arrival: Arrival) -> None:
+    def _load(self, arrival: Arrival, state: PackedState) -> None:
         assert arrival.at is not None
         self._rounds.begin_at(arrival.at)
-        self._trained.load(arrival.state)
+        self._trained.load(state)
         self._loaded = arrival
         self._catch_up()
         self._agent.teller.tell(

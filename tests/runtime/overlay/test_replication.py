@@ -146,10 +146,10 @@ def test_several_sources_send_every_byte_once():
             arrival.take(source, message)
         sources.retain(())
         assert sources.joiners == ()
-    assert arrival.is_complete
+    arrived = arrival.finish()
     assert not arrival.failure
     assert (arrival.at, arrival.received_bytes) == ((4, 1), 212)
-    assert all(torch.equal(arrival.state.entries[key], value) for key, value in original.entries.items())
+    assert all(torch.equal(arrived.entries[key], value) for key, value in original.entries.items())
 
 
 def test_what_a_lost_source_did_not_send_is_asked_of_the_others():
@@ -212,6 +212,62 @@ def test_a_state_that_cannot_be_sent_is_the_joiner_s_trouble_alone():
     assert arrival.refusal == "s0 cannot send its state: optimizer.seen: holds a set"
 
 
+def of_bytes(ranges: list[list[int]]) -> Message:
+    """Begins to send a state of 16 bytes."""
+    opened = {"replication": 7, "header": '[["w", "parameter", "uint8", [16]]]', "round": 1, "attempt": 0, "ranges": ranges}
+    return Message(Channel.SHARDS, OPEN, opened)
+
+
+def stretch(begin: int, content: bytes) -> tuple[Message, Message]:
+    """One shard, sealed."""
+    fields, seal = {"replication": 7, "at": begin}, xxhash.xxh3_128_hexdigest(content)
+    sealed = {"replication": 7, "begin": begin, "end": begin + len(content), "xxh3": seal}
+    return Message(Channel.SHARDS, SHARD, fields, memoryview(bytearray(content))), Message(Channel.SHARDS, SEAL, sealed)
+
+
+def test_what_comes_twice_and_too_late_changes_nothing_of_a_state_that_is_trained_already():
+    arrival = Arrival(7, lambda: None)
+    for source, ranges in (("s0", [[0, 8]]), ("s1", [[8, 16]])):
+        arrival.take(source, of_bytes(ranges))
+    for begin in (0, 8):  # the second half was asked of both
+        for message in stretch(begin, bytes(range(begin, begin + 8))):
+            arrival.take("s0", message)
+    trained = arrival.finish().entries["w", "parameter"].fill_(99)
+    proof = arrival.proof()
+    for message in stretch(8, bytes(range(8, 16))):
+        arrival.take("s1", message)
+    assert bool((trained == 99).all())
+    assert (arrival.proof(), arrival.failure) == (proof, "")
+
+
+def test_a_state_is_not_trained_while_a_lost_source_s_last_shard_is_still_being_written(monkeypatch):
+    begun, may_go_on, changed = threading.Event(), threading.Event(), threading.Event()
+    write = PackedState.write
+
+    def slow(packed: PackedState, begin: int, chunk: torch.Tensor) -> None:
+        if threading.current_thread() is late:
+            begun.set()
+            assert may_go_on.wait(30.0)
+        write(packed, begin, chunk)
+
+    monkeypatch.setattr(PackedState, "write", slow)
+    arrival = Arrival(7, changed.set)
+    for source, ranges in (("s0", [[0, 8]]), ("s1", [[8, 16]])):
+        arrival.take(source, of_bytes(ranges))
+    late = threading.Thread(target=arrival.take, args=("s1", stretch(8, bytes(8))[0]))
+    late.start()
+    assert begun.wait(30.0)
+    arrival.reconcile(replication(16, 4, 4), {}.__setitem__, never)  # s0 sends all of it
+    for message in stretch(0, bytes(16)):
+        arrival.take("s0", message)
+    assert arrival.finish() is None
+    changed.clear()
+    may_go_on.set()
+    late.join(30.0)
+    assert changed.is_set()
+    assert arrival.finish() is not None
+
+
 HEADER = state().header.decode()
 
 
@@ -242,17 +298,9 @@ def test_the_proof_is_the_same_whoever_sent_what():
         arrival = Arrival(7, lambda: None)
         for source in order:
             begin, content = (0, b"\1" * 8) if source == "s0" else (8, b"\2" * 8)
-            for kind, fields, payload in (
-                (
-                    OPEN,
-                    {"header": '[["w", "parameter", "int8", [16]]]', "round": 1, "attempt": 0, "ranges": [[begin, begin + 8]]},
-                    b"",
-                ),
-                (SHARD, {"at": begin}, content),
-                (SEAL, {"begin": begin, "end": begin + 8, "xxh3": xxhash.xxh3_128_hexdigest(content)}, b""),
-            ):
-                arrival.take(source, Message(Channel.SHARDS, kind, {"replication": 7, **fields}, memoryview(bytearray(payload))))
-        assert arrival.is_complete
+            for message in (of_bytes([[begin, begin + 8]]), *stretch(begin, content)):
+                arrival.take(source, message)
+        assert arrival.finish() is not None
         proofs.add(arrival.proof())
     assert len(proofs) == 1
 
@@ -308,12 +356,12 @@ def test_a_source_that_is_through_early_takes_over_from_one_that_is_slow(monkeyp
     all_sources["s0"].fetch("x", {"replication": 7, "ranges": asked["s0"]})
     for message in boxes["s0"].until(half + end - begin)[len(boxes["s1"].messages) :]:
         arrival.take("s0", message)
-    assert not arrival.is_complete
+    assert arrival.finish() is None
     for message in slow_messages[4:]:  # the word came too late: it sent all
         arrival.take("s1", message)
-    assert arrival.is_complete
+    arrived = arrival.finish()
     assert not arrival.failure
-    assert torch.equal(arrival.state.entries["weight", "parameter"], torch.arange(1_000_000.0))
+    assert torch.equal(arrived.entries["weight", "parameter"], torch.arange(1_000_000.0))
     for one in all_sources.values():
         one.close()
 
