@@ -17,7 +17,7 @@ class Exchange:
         self._links, self._inbox, self.key, self._timeout_seconds = links, inbox, key, timeout_seconds
 
     def send(self, worker: str, kind: str, fields: Mapping[str, Any], payload: memoryview = NO_BYTES) -> None:
-        """Let a message wait for its turn; `payload` must stay as it is until the pass is over.
+        """Let a message wait for its turn; `payload` must stay as it is until it was sent.
 
         Raises:
             LostLinkError: there is no link with that worker.

@@ -5,7 +5,7 @@ is slower than that would hold the others up as a member, too, and without a wai
 """
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.overlay.committed import Committed, Sum
@@ -68,16 +68,15 @@ class History:
             self._changed.notify_all()
 
     def add(self, committed: Committed) -> None:
-        """Keep a copy of a reduction if somebody follows; waits for room as long as somebody is being told."""
+        """Keep a reduction if somebody follows; waits for room as long as somebody is being told."""
         with self._changed:
             if not self._followers:
                 return
-            vector = None if committed.vector is None else committed.vector.copy()
-            num_bytes = 0 if vector is None else vector.nbytes
+            num_bytes = _num_bytes(committed)
             self._changed.wait_for(lambda: self._has_room(num_bytes), self._patience_seconds)
             while self._kept and self._num_bytes + num_bytes > self._max_bytes:
                 self._forget_first()
-            self._kept[committed.number] = replace(committed, vector=vector)
+            self._kept[committed.number] = committed
             self._wait_no_more()
             self._attempts[committed.number] = committed.which.attempt
             self._num_bytes += num_bytes

@@ -142,12 +142,16 @@ class Link:
     def _write(self) -> None:
         num_bytes = 0
         while not self._is_over:
-            message = self._outbox.take(self._options.ping_seconds) or Message(Channel.CONTROL, PING)
-            write(self._connection, message)
-            num_bytes += message.num_bytes
+            num_bytes += self._write_next()
             if num_bytes >= _TUNED_BYTES:
                 num_bytes = 0
                 tune(self._connection)
+
+    def _write_next(self) -> int:
+        """Bytes of the payload; nothing refers to it any more afterwards."""
+        message = self._outbox.take(self._options.ping_seconds) or Message(Channel.CONTROL, PING)
+        write(self._connection, message)
+        return message.num_bytes
 
     def _end(self, why: str | None) -> None:
         with self._lock:

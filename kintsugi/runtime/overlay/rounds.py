@@ -59,12 +59,11 @@ class Rounds:
             inbox: where what they send arrives.
             desired: what the agent knows.
             options: times and sizes.
-            make: gives memory for one vector.
+            make: gives memory for one vector, which is its own as long as anything refers to it.
             report_missing: is told of a neighbour whose link an attempt needs and has not.
         """
         self._worker, self._links, self._inbox = worker, links, inbox
         self._desired, self._options, self._make, self._report_missing = desired, options, make, report_missing
-        self._spare: list[Vector] = []
         self._num_lost = 0
         self.effective = desired.overlay
         """The overlay that the next reduction runs under."""
@@ -210,13 +209,10 @@ class Rounds:
             assert self.last is not None
             header = Header(weights=self.last.weights, ready=self.last.agreed, is_final=True, attempt=self.last.which.attempt)
             own = self.last.vector
-        result = self._memory()
         exchange = self._exchange(Phase.FORWARD, self._newest)
-        reduced = TreeReduction(exchange, place, header=header, own=own, result=result, chunk_bytes=self._options.chunk_bytes).run()
+        reduced = self._up_and_down(exchange, place, header, own)
         if is_wanted:
-            self._commit(self._newest, reduced, result)
-        else:
-            self._spare.append(result)
+            self._commit(self._newest, reduced)
 
     def _reduce(self, number: int, own: Vector | None, weight: float) -> Committed:
         policy = self.effective.synchronization
@@ -226,17 +222,9 @@ class Rounds:
             ready=None if ready is None else codec.encode(ready),
             attempt=self.restarts,
         )
-        result = self._memory()
-        try:
-            reduced = self._pass(policy, self._exchange(Phase.REDUCE, number), header, own, result)
-        except BaseException:
-            self._spare.append(result)
-            raise
-        return self._commit(number, reduced, result)
+        return self._commit(number, self._pass(policy, self._exchange(Phase.REDUCE, number), header, own))
 
-    def _pass(
-        self, policy: SynchronizationPolicy, exchange: Exchange, header: Header, own: Vector | None, result: Vector
-    ) -> Reduced:
+    def _pass(self, policy: SynchronizationPolicy, exchange: Exchange, header: Header, own: Vector | None) -> Reduced:
         if policy.shape is Shape.RING and len(policy.order) > 2:
             return RingReduction(
                 exchange,
@@ -244,22 +232,22 @@ class Rounds:
                 policy.order,
                 header=header,
                 own=own,
-                result=result,
+                result=self._make(),
                 chunk_bytes=self._options.chunk_bytes,
             ).run()
-        place = position(policy, self._worker)
-        return TreeReduction(exchange, place, header=header, own=own, result=result, chunk_bytes=self._options.chunk_bytes).run()
+        return self._up_and_down(exchange, position(policy, self._worker), header, own)
 
-    def _commit(self, number: int, reduced: Reduced, result: Vector) -> Committed:
-        """Count a reduction; the memory of the one before is used again."""
-        before, header = self.last, reduced.header
+    def _up_and_down(self, exchange: Exchange, place: Position, header: Header | None, own: Vector | None) -> Reduced:
+        """One pass over a tree."""
+        chunk_bytes = self._options.chunk_bytes
+        return TreeReduction(exchange, place, header=header, own=own, result=self._make(), chunk_bytes=chunk_bytes).run()
+
+    def _commit(self, number: int, reduced: Reduced) -> Committed:
+        """Count a reduction."""
+        header = reduced.header
         self._num_lost, self.members = 0, self.effective.synchronization.order
         committed = Committed(which=Sum(number, header.attempt), vector=reduced.vector, weights=header.weights, agreed=header.ready)
         self._go_to(committed)
-        if before is not None and before.vector is not None:
-            self._spare.append(before.vector)
-        if reduced.vector is None:
-            self._spare.append(result)
         if committed.agreed is not None:
             self.effective = codec.decode(Overlay, committed.agreed)
         self.at_boundary = self.effective
@@ -268,9 +256,6 @@ class Rounds:
     def _go_to(self, committed: Committed) -> None:
         self._standing = Standing(*committed.which, before=self._standing.attempt)
         self.last = committed
-
-    def _memory(self) -> Vector:
-        return self._spare.pop() if self._spare else self._make()
 
     def _exchange(self, phase: Phase, number: int) -> Exchange:
         key = Pass(self.restarts, phase, number)

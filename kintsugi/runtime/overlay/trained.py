@@ -11,6 +11,7 @@ from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.flat_state import FlatState, Schedule
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.reduction import Vector
+from kintsugi.runtime.overlay.vectors import VectorPool
 from restorer.packing import PackedState
 
 
@@ -57,7 +58,7 @@ class TrainedState:
         self._agree()
         is_double = any(one.dtype.to_real() == torch.float64 for one in self._trained)
         self._dtype = torch.float64 if is_double else torch.float32
-        self._own: Tensor | None = None
+        self._vectors = VectorPool(self.num_elements, self._dtype)
         optimizer.zero_grad(set_to_none=True)
 
     @property
@@ -76,8 +77,8 @@ class TrainedState:
         return self._flat.expected_bytes()
 
     def memory(self) -> Vector:
-        """Memory for one vector."""
-        return torch.empty(self.num_elements, dtype=self._dtype).numpy()
+        """Memory for one vector; nobody else writes to it as long as somebody refers to it."""
+        return self._vectors.take()
 
     def require_all_reduced(self) -> None:
         """Require that no parameter came to be trained since: nothing of it would be reduced.
@@ -95,23 +96,23 @@ class TrainedState:
                 raise InvalidInputError(message, field="optimizer", value=name)
 
     def gathered(self, weight: float) -> Vector:
-        """This worker's gradients and averaged buffers as one vector, times its weight. Overwritten by the next call.
+        """This worker's gradients and averaged buffers as one vector, times its weight.
 
         A parameter without a gradient adds zeros. Sums are made in 32 bits, or in 64 where a trained parameter has them.
         """
-        if self._own is None:
-            self._own = torch.empty(self.num_elements, dtype=self._dtype)
+        vector = self.memory()
+        own = torch.from_numpy(vector)
         with torch.no_grad():
-            for parameter, piece in zip(self._trained, self._pieces(self._own, self._trained), strict=True):
+            for parameter, piece in zip(self._trained, self._pieces(own, self._trained), strict=True):
                 if parameter.grad is None:
                     piece.zero_()
                 else:
                     piece.copy_(_as_real(parameter.grad.detach().resolve_conj()).reshape(-1))
-            for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(self._own), strict=True):
+            for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(own), strict=True):
                 piece.copy_((self._wide(_as_real(buffer)) - self._base(agreed)).reshape(-1))
             if weight != 1.0:
-                self._own.mul_(weight)
-        return self._own.numpy()
+                own.mul_(weight)
+        return vector
 
     def apply(self, vector: Vector) -> None:
         """Step with the mean of all workers: the same on every replica, bit for bit."""

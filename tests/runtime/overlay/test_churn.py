@@ -1,5 +1,6 @@
 """Workers join, leave and fail while the others train; replicas stay bitwise equal, and no step has two sums."""
 
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +15,8 @@ from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay import arrival, losses, sources
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator
-from kintsugi.runtime.overlay.messages import NO_BYTES
-from kintsugi.runtime.overlay.reduction import TreeReduction
+from kintsugi.runtime.overlay.messages import NO_BYTES, Message, write
+from kintsugi.runtime.overlay.reduction import DOWN, TreeReduction
 from kintsugi.runtime.overlay.sources import SEAL
 from tests.runtime.overlay.crew import OPTIONS, Build, Crew, Line, cut, perceptron, replayed, wide
 from tests.runtime.overlay.desk import Desk
@@ -52,6 +53,36 @@ def check_lines(lines: Sequence[Line], build: Build = perceptron) -> None:
     for line in lines:
         if line.worker in line.contributors:
             assert line.loss == pytest.approx(losses[line.step - 1][line.worker], rel=1e-12, abs=1e-14)
+
+
+def test_the_last_mean_of_a_worker_that_leaves_comes_late_and_as_it_was(monkeypatch):
+    """Nobody waits for it any more: the others make further steps while it is on its way."""
+    crew, last, is_late = Crew(Desk(all_links_alike=True)), [], threading.Event()
+    may_come = threading.Event()
+
+    def slow(connection: socket.socket, message: Message) -> None:
+        if threading.current_thread().name == "overlay-link-c-writes" and message.kind == DOWN:
+            agreed = (message.fields.get("header") or {}).get("ready")
+            if agreed is not None and "c" not in agreed["synchronization"]["order"]:
+                last.append(message.fields["pass"])
+            elif message.fields["pass"] in last:
+                is_late.set()
+                assert may_come.wait(60.0)
+        write(connection, message)
+
+    monkeypatch.setattr("kintsugi.runtime.overlay.link.write", slow)
+    crew.start_connected("a", "b", "c")
+    leaver = crew.members["c"]
+    leaver.is_leaving.set()
+    assert is_late.wait(60.0)
+    for worker in ("a", "b"):
+        crew.members[worker].await_steps(crew.members[worker].num_steps + 4)
+    may_come.set()
+    leaver.join(60.0)
+    found = leaver.coordinator.digest()
+    crew.finish()
+    check(crew)
+    assert found in {line.digest for line in crew.lines if line.step == leaver.coordinator.step}
 
 
 def test_a_worker_is_lost_in_the_middle_of_a_reduction():
