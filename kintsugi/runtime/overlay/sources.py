@@ -33,6 +33,8 @@ class Sources:
         self._streams: dict[Key, _Stream] = {}
         self._seen: set[Key] = set()
         self._snapshot: Snapshot | None = None
+        self._copying: list[Snapshot] = []
+        """Copies of which the live state may still be read."""
         self._history = History(options.max_waiting_bytes, options.reduction_timeout_seconds / 2)
         self._tellings: dict[Key, Telling] = {}
         self._sending: list[threading.Thread] = []
@@ -128,10 +130,10 @@ class Sources:
             stream.close()
 
     def finish_copies(self) -> None:
-        """Wait until the live state may change."""
+        """Wait until the live state may change: also for a copy that nobody needs any more, of which a shard may be on its way."""
         with self._lock:
-            snapshot = self._snapshot
-        if snapshot is not None:
+            copying, self._copying = self._copying, []
+        for snapshot in copying:
             snapshot.finish()
 
     def close(self) -> None:
@@ -171,6 +173,7 @@ class Sources:
             if snapshot is None or snapshot.at != at or not snapshot.holds(own):
                 snapshot = Snapshot(state, at, own, is_whole=self._options.copies_whole_state)
                 self._snapshot = snapshot
+                self._copying.append(snapshot)
             stream = self._streams[key] = _Stream(key, snapshot, own, self._links, self._options)
             self._sending = [*(thread for thread in self._sending if thread.is_alive()), stream.thread]
 

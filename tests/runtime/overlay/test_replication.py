@@ -184,6 +184,45 @@ def test_a_source_keeps_its_copy_while_training_goes_on():
     sources.close()
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_step_waits_for_every_copy_that_is_being_made(monkeypatch, is_over):
+    """Of several workers that join at once with a copy each, and where none of them is there any more."""
+    monkeypatch.setattr("kintsugi.runtime.overlay.flat_state._PIECE_BYTES", 4)
+    may_copy, has_stepped, read = threading.Event(), threading.Event(), PackedState.read
+
+    def slow(packed: PackedState, begin: int, into: torch.Tensor) -> None:
+        if threading.current_thread().name == "overlay-copies" and begin < 80:
+            assert may_copy.wait(60.0)
+        read(packed, begin, into)
+
+    def step() -> None:
+        sources.finish_copies()
+        with torch.no_grad():
+            packed.entries["weight", "parameter"].fill_(-1.0)
+        has_stepped.set()
+
+    monkeypatch.setattr(PackedState, "read", slow)
+    packed, box = state(), Mailbox()
+    sources = Sources("s0", box, replace(OPTIONS, copies_whole_state=False))
+    first = replication(212, 4, 20)
+    other = replace(first, joiner="y", shares=(ReplicationShare(source="s0", first_shard=20, num_shards=33),))
+    overlay = replace(empty_overlay("job"), replications=(first, other))
+    sources.begin(overlay, keys(overlay), Sum(4, 1), lambda: packed)
+    if is_over:
+        sources.retain(())
+    stepping = threading.Thread(target=step)
+    stepping.start()
+    assert not has_stepped.wait(0.2)
+    may_copy.set()
+    stepping.join(60.0)
+    assert has_stepped.is_set()
+    if not is_over:
+        shards = [message for message in box.until(212) if message.kind == SHARD]
+        content = b"".join(bytes(one.payload) for one in sorted(shards, key=lambda one: one.fields["at"]))
+        assert torch.equal(torch.frombuffer(bytearray(content), dtype=torch.float32)[3:], torch.arange(50.0))
+    sources.close()
+
+
 def test_a_source_that_copied_its_own_shares_alone_says_that_it_has_no_others(monkeypatch):
     monkeypatch.setattr("kintsugi.runtime.overlay.flat_state._PIECE_BYTES", 4)
     snapshot = Snapshot(state(), Sum(1, 0), ((0, 40),), is_whole=False)
