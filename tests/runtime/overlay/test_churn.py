@@ -250,6 +250,7 @@ class Obstacle:
             return obstacle.put(stream, kind, fields, payload)
 
         monkeypatch.setattr(sources._Stream, "_put", put)
+        monkeypatch.setattr("kintsugi.runtime.overlay.member._JOIN_SECONDS", 0.0)  # it is struck while it is stuck
 
     def put(self, stream, kind, fields, payload) -> None:
         own = stream._links.identity.worker

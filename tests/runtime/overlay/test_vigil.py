@@ -190,6 +190,7 @@ def test_a_joiner_whose_only_source_dies_is_told_so(monkeypatch):
         assert may_go_on.wait(60.0)
 
     monkeypatch.setattr(sources._Stream, "_put", put_never)
+    monkeypatch.setattr("kintsugi.runtime.overlay.member._JOIN_SECONDS", 0.0)  # it is struck while it is stuck
     crew.start("a").await_steps(1)
     joiner = crew.start("d", ("a",))
     try:
