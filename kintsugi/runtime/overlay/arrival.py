@@ -187,27 +187,22 @@ class Arrival:
         try:
             stretch.seal.update(message.payload)
             packed.write(begin, torch.frombuffer(message.payload, dtype=torch.uint8))
-            return self._is_news(worker, stretch, end, message.num_bytes)
+            return self._counted(worker, stretch, end, message.num_bytes)
         finally:
             with self._lock:
                 self._num_writing -= 1
 
-    def _is_news(self, worker: str, stretch: _Stretch, end: int, num_bytes: int) -> bool:
+    def _counted(self, worker: str, stretch: _Stretch, end: int, num_bytes: int) -> bool:
         """Count a shard that was written; whether its source begins to be nearly through. One lost meanwhile counts no more."""
         with self._lock:
             if worker not in self.opened:
                 return False
             stretch.end = end
             self.received_bytes += num_bytes
-            return self._counted(self._paces[worker], num_bytes)
-
-    @staticmethod
-    def _counted(pace: Pace, num_bytes: int) -> bool:
-        """Whether the source begins to be nearly through."""
-        now = time.monotonic()
-        was_busy = not pace.is_nearly_through(now)
-        pace.count(num_bytes, now)
-        return was_busy and pace.is_nearly_through(now)
+            pace, now = self._paces[worker], time.monotonic()
+            was_busy = not pace.is_nearly_through(now)
+            pace.count(num_bytes, now)
+            return was_busy and pace.is_nearly_through(now)
 
     def _seal(self, worker: str, message: Message) -> bool:
         begin, end, told = int(message.fields["begin"]), int(message.fields["end"]), str(message.fields["xxh3"])
