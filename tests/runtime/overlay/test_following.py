@@ -5,12 +5,14 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+import torch
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.overlay.committed import Committed, Sum
 from kintsugi.runtime.overlay.following import FORGOTTEN, Telling, messages
 from kintsugi.runtime.overlay.history import History
 from kintsugi.runtime.overlay.trail import Trail
+from kintsugi.runtime.overlay.vectors import VectorPool
 
 KEY = ("x", 7)
 
@@ -43,6 +45,19 @@ def test_what_somebody_follows_is_kept_until_everybody_has_it():
     history.leave(("y", 8))
     history.leave(KEY)
     assert history.followers == ()
+
+
+def test_what_is_kept_stays_as_it_was_whatever_is_reduced_later():
+    history, pool = History(1024, 60.0), VectorPool(4, torch.float64)
+    history.follow(KEY, Sum(4, 2), is_told=True)
+    for number in (5, 6, 7):
+        vector = pool.take()
+        vector.fill(number)
+        history.add(Committed(which=Sum(number, 2), vector=vector, weights={"a": 1.0}, agreed=None))
+        del vector
+        pool.take().fill(-1.0)
+    for number in (5, 6, 7):
+        assert history.next(KEY, Sum(number - 1, 2), 0.0).vector.tolist() == [number] * 4
 
 
 def test_training_waits_for_who_is_told_and_for_nobody_else():
