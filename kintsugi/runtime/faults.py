@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, some, told_as
 
@@ -63,10 +66,11 @@ class FaultKind(StrEnum):
     TRUNCATE = "truncate"
     """At a checkpoint: a file that was written loses its second half."""
     FLIP = "flip"
-    """At a checkpoint: a bit in the middle of a file that was written is another."""
+    """A bit is another: of a parameter in memory, before a step or once it is applied; at a checkpoint, in the middle of a file."""
 
 
 _SIGNALS = {FaultKind.KILL: signal.SIGKILL, FaultKind.FREEZE: signal.SIGSTOP, FaultKind.PREEMPT: signal.SIGTERM}
+_BETWEEN_STEPS = (FaultPoint.STEP, FaultPoint.APPLIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +88,13 @@ class Fault:
     how: FaultKind = FaultKind.KILL
 
     def __post_init__(self) -> None:
-        if self.how not in _SIGNALS and self.at is not FaultPoint.CHECKPOINT:
+        if self.how in _SIGNALS or self.at is FaultPoint.CHECKPOINT:
+            return
+        if self.how is not FaultKind.FLIP:
             raise InvalidInputError("strikes the write of a checkpoint; say at='checkpoint'", field="how", value=self.how.value)
+        if self.at not in _BETWEEN_STEPS:
+            message = "strikes memory between steps, or a file; say at='step', 'applied' or 'checkpoint'"
+            raise InvalidInputError(message, field="how", value=self.how.value)
 
 
 class FaultScript:
@@ -110,8 +119,9 @@ class FaultScript:
         microbatch: int | None = None,
         *,
         written: Callable[[], Iterable[Path]] = tuple,
+        held: Iterable[Tensor] = (),
     ) -> None:
-        """Strike this process, or a file that was `written`, if a fault is due here.
+        """Strike this process, a file that was `written` or a tensor that is `held`, if a fault is due here.
 
         Raises:
             OSError: the fault is a write that fails.
@@ -123,7 +133,9 @@ class FaultScript:
             if all(asked in (None, given) for asked, given in zip(wanted, here, strict=True)):
                 left.remove(fault)
                 self._announce(time.monotonic())
-                if fault.how in _DAMAGES:
+                if fault.how is FaultKind.FLIP and fault.at in _BETWEEN_STEPS:
+                    flip(next(tensor for tensor in held if tensor.numel()))
+                elif fault.how in _DAMAGES:
                     damage(min(written()), fault.how)
                 else:
                     _strike(fault.how)
@@ -151,6 +163,12 @@ def damage(path: Path, how: FaultKind) -> None:
     else:
         content[middle:] = bytes(len(content) - middle) if how is FaultKind.TEAR else b""
     path.write_bytes(content)
+
+
+def flip(tensor: Tensor) -> None:
+    """Change the lowest bit of a tensor's first number, as memory does that nobody checks."""
+    first = tensor.detach().as_strided((1,), (1,)).view(torch.uint8)
+    first[0] ^= 1
 
 
 def fail_at(step: int, worker: str, at: str = "forward", how: str = "kill", *, microbatch: int | None = None) -> Fault:

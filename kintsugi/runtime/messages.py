@@ -212,6 +212,18 @@ class LinkBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class Differing:
+    """Holders of a layer do not hold the same; waits for CallOff, or ends where it is the one that is wrong."""
+
+    attempt: int
+    step: int
+    """Before which that was found: the next to apply."""
+    layers: tuple[int, ...]
+    wrong: tuple[str, ...]
+    """Who holds something else than most; empty where nobody can tell who is right."""
+
+
+@dataclass(frozen=True, slots=True)
 class Collected:
     """The answer to Collect: SHA-256 of each layer's state, and packed parameters by layer."""
 
@@ -282,6 +294,7 @@ FromWorker = (
     | StepDone
     | Finished
     | LinkBroken
+    | Differing
     | Collected
     | Reached
     | PartWritten

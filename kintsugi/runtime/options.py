@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.recording import RunOptions
 from kintsugi.runtime.faults import Fault
@@ -49,6 +50,11 @@ class WorkerOptions:
     """Where the times of actions are recorded; null records none."""
     ring: RingOptions = field(default_factory=RingOptions)
     """Patience of workers that govern themselves with each other."""
+    compare_every_steps: int | None = 1
+    """Steps from one comparison of what the holders of each layer hold to the next; a checkpoint's state is compared in any case.
+
+    Who holds something else than most is gone on without. Null compares nothing once training has begun.
+    """
     transport: TransportKind = TransportKind.GLOO
     """What carries activations and gradients: `gloo` through host memory, `nccl` between CUDA devices, each with one worker.
 
@@ -65,6 +71,8 @@ class WorkerOptions:
             known = ", ".join(TransportKind)
             raise InvalidInputError(f"is no transport; known ones: {known}", field="transport", value=self.transport)
         object.__setattr__(self, "transport", TransportKind(self.transport))
+        if self.compare_every_steps is not None:
+            checks.count("compare_every_steps", self.compare_every_steps)
 
     def address_of(self, worker: str) -> str:
         """Where a worker listens."""

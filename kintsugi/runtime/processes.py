@@ -105,6 +105,8 @@ class WorkerHandle:
         """When the worker said that it strikes itself, or when it was killed from here."""
         self.is_leaving = False
         """Whether it was asked to leave: it goes as soon as a plan without it runs."""
+        self.reason = ""
+        """Why it ends, where it or others said so."""
         self.exit_code: int | None = None
         """Of a process that was fenced; below 0 it is the signal that ended it."""
         self._has_ended = False
@@ -213,7 +215,9 @@ class WorkerHandle:
 
     @property
     def ending(self) -> str:
-        """How a process that is fenced ended by itself; nothing where it did so in good order, or was struck on purpose."""
+        """Why or how a process that is fenced ended by itself; nothing where it did so in good order, or was struck on purpose."""
+        if self.reason:
+            return self.reason
         is_ours = self.struck_at is not None or (self.exit_code == -signal.SIGKILL and not self._has_ended)
         if is_ours or not self.exit_code:
             return ""

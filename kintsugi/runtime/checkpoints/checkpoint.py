@@ -222,6 +222,13 @@ class CheckpointStore:
         """Remove what will never be whole."""
         shutil.rmtree(temporary, ignore_errors=True)
 
+    def remove(self, step: int) -> None:
+        """Remove the checkpoint of a step, if there is one: it is whole, and wrong all the same."""
+        folder = self._folder / _name(step)
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            self._log.warning("a checkpoint cannot be removed; its numbers may be wrong: remove it by hand", folder=str(folder))
+
     def clear(self) -> None:
         """Remove everything that was being written when an earlier life ended."""
         for path in self._folder.glob(".step-*"):

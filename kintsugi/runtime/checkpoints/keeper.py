@@ -178,6 +178,15 @@ class Keeper:
             if not self._can_complete(key, writing):
                 self._discard(*key)
 
+    def distrust(self, step: int) -> None:
+        """Holders of the state before `step` do not hold the same: a checkpoint of it may be wrong, and is removed."""
+        if self._options is None:
+            return
+        self._over.update((attempt, step) for attempt in self._writers)
+        for key in [key for key in self._pending if key[1] == step]:
+            self._discard(*key)
+        self._disk.do(partial(self._store.remove, step))
+
     def forget(self) -> None:
         """The job goes back: what is still being written is of steps that are undone."""
         for attempt, step in list(self._pending):

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import singledispatchmethod
 
+from kintsugi.core.errors import StateLostError, some
+from kintsugi.core.profile import Profile
 from kintsugi.runtime.control.links import LinkProbe
-from kintsugi.runtime.messages import Collected, Finished, FromWorker, LinkBroken, Quiesced, Reached, Ready, Resumed
+from kintsugi.runtime.messages import Collected, Differing, Finished, FromWorker, LinkBroken, Quiesced, Reached, Ready, Resumed
 from kintsugi.runtime.workers.commit import StepStatus
 
 
@@ -38,6 +40,8 @@ class Attempt:
     collected: dict[str, Collected] = field(default_factory=dict)
     broken: tuple[float, str] | None = None
     """When a link broke, and what its worker said."""
+    differing: Differing | None = None
+    """What a worker said of holders that do not hold the same."""
     probe: LinkProbe | None = None
     """The question whom the members can reach, while it is open."""
     asked_at: float = 0.0
@@ -78,6 +82,11 @@ class Attempt:
             self.broken = (time.monotonic(), f"{worker}: {message.reason}")
 
     @hear.register
+    def _(self, message: Differing, _: str) -> None:
+        if message.attempt == self.number:
+            self.differing = message
+
+    @hear.register
     def _(self, message: Collected, worker: str) -> None:
         if message.attempt == self.number:
             self.collected[worker] = message
@@ -86,3 +95,14 @@ class Attempt:
     def _(self, message: Reached, worker: str) -> None:
         if self.probe is not None:
             self.probe.take(worker, message)
+
+
+def replicas_differ(differing: Differing, profile: Profile, *, can_go_back: bool) -> StateLostError:
+    """Why a job ends whose replicas differ where nobody can tell which of them is right."""
+    names = some([profile.layers[layer].name for layer in differing.layers])
+    way_out = "train again, from the newest checkpoint" if can_go_back else "begin anew with run=..., for checkpoints to go back to"
+    return StateLostError(
+        f"replicas of {names} differ before step {differing.step}, and nobody can tell which of them is right: test the memory and "
+        f"the processors of their hosts, and {way_out}",
+        layers=differing.layers,
+    )

@@ -18,7 +18,7 @@ from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostE
 from kintsugi.core.membership import EventKind
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.keeper import Keeper
-from kintsugi.runtime.control.attempt import Attempt, Phase
+from kintsugi.runtime.control.attempt import Attempt, Phase, replicas_differ
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.control.farewell import Farewells
@@ -49,6 +49,8 @@ class Conductor:
         self._numbers = itertools.count(1)
         self._attempt = Attempt(0)
         self._idle_attempts = 0
+        self._distrusted_step = -1
+        """Before which replicas differed last, and nobody could tell which of them was right."""
         self._decision: Decision | None = None
         self._applied: Plan | None = None
         """Says where the state lies; null before any was made."""
@@ -118,6 +120,7 @@ class Conductor:
         if lost := [handle for handle in missing if handle not in gone]:
             self._lose(lost)
         self._farewells.announce(is_training=self.phase is Phase.TRAINING)
+        self._heed_differences()
         self._check_deadlines()
         self._advance()
         if (every := self.keeper.look()) is not None:
@@ -193,6 +196,21 @@ class Conductor:
         self.recoveries.note(resumed_at=max(self._attempt.resumed.values(), default=None))
         self.recoveries.end()
         return True
+
+    def _heed_differences(self) -> None:
+        """Go back to a checkpoint where replicas differ and nobody can tell which is right; who is surely wrong ends by itself.
+
+        Raises:
+            StateLostError: there is nothing to go back to, or the job got no further since it last went back.
+        """
+        differing = self._attempt.differing
+        if differing is None or differing.wrong or self.phase is not Phase.TRAINING:
+            return
+        if not self.keeper.is_on or differing.step <= self._distrusted_step:
+            raise replicas_differ(differing, self._request.profile, can_go_back=self.keeper.is_on)
+        self._distrusted_step, self._preparer.distrusted = differing.step, differing.layers
+        self.recoveries.differed(differing.layers, time.monotonic())
+        self._begin_attempt(Phase.QUIESCING)
 
     def _check_deadlines(self) -> None:
         overdue = self._patience.overdue(self.phase, self._attempt, self.decision, self._applied)
@@ -276,6 +294,7 @@ class Conductor:
         for worker in self._attempt.members:
             self._fleet.handles[worker].send(Go(self._attempt.number))
         self._note_applied(self.decision.plan)
+        self._preparer.distrusted = ()
         self.keeper.expect(self._attempt.number, self.decision.plan.workers)
 
     def _note_applied(self, plan: Plan) -> None:

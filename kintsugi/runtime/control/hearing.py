@@ -18,6 +18,7 @@ from kintsugi.runtime.control.recovery import Recoveries
 from kintsugi.runtime.likeness import Pattern
 from kintsugi.runtime.messages import (
     Delivered,
+    Differing,
     Failed,
     FaultInjected,
     FromWorker,
@@ -93,6 +94,13 @@ class Hearing:
     @_on.register
     def _(self, message: PartFailed, handle: WorkerHandle, _: Attempt) -> None:
         self.keeper.failed(handle.worker, message)
+
+    @_on.register
+    def _(self, message: Differing, handle: WorkerHandle, attempt: Attempt) -> None:
+        self.keeper.distrust(message.step)
+        if handle.worker in message.wrong:
+            handle.reason = f"held other numbers than most before step {message.step}"
+        attempt.hear(message, handle.worker)
 
     @_on.register
     def _(self, message: Failed, handle: WorkerHandle, _: Attempt) -> None:

@@ -31,6 +31,8 @@ class Preparer:
     options: AgentOptions
     is_concluding: bool = False
     """Whether the job ends with the steps that are committed when its workers have left the present one."""
+    distrusted: tuple[int, ...] = ()
+    """Layers of which nobody can tell whose numbers are right: until all have gone back to a checkpoint."""
     _found: Checkpoint | None = None
     """What an earlier life of the job left."""
     _stop_step: int | None = None
@@ -41,14 +43,14 @@ class Preparer:
         self._found = self.keeper.begin()
 
     def awaits_checkpoint(self, decision: Decision, attempt: Attempt) -> bool:
-        """Whether the decision goes on from a checkpoint, and a newer one than the last is about to be whole.
+        """Whether the attempt goes on from a checkpoint, and a newer one than the last is about to be whole.
 
         Not for ever, for disks may hang.
 
         Raises:
             ReconfigurationError: nobody writes checkpoints.
         """
-        if decision.policy is not Policy.CHECKPOINT_RESTART:
+        if not self._goes_back(decision):
             return False
         if not self.keeper.is_on:
             raise ReconfigurationError(
@@ -84,12 +86,15 @@ class Preparer:
             stop_step=self._stop_step,
         )
 
+    def _goes_back(self, decision: Decision) -> bool:
+        return decision.policy is Policy.CHECKPOINT_RESTART or bool(self.distrusted)
+
     def _members(self, decision: Decision, attempt: Attempt) -> tuple[str, ...]:
         """Who takes part in the transfers: who trains (first: without others, theirs is the same group), and who holds a stage.
 
         With a checkpoint all others too: they let go of state that was on its way to them, for its steps may be trained again.
         """
-        is_everybody = decision.policy is Policy.CHECKPOINT_RESTART
+        is_everybody = self._goes_back(decision)
         others = [worker for worker in self.fleet.handles if is_everybody or attempt.statuses[worker] is not None]
         return tuple(dict.fromkeys((*decision.plan.workers, *others)))
 
@@ -104,6 +109,7 @@ class Preparer:
             survivors=self.fleet.handles,
             profile=self.request.profile,
             cluster=self.roster.cluster,
+            distrusted=self.distrusted,
         )
         if start.is_rewound:
             self.progress.rewind(start.settlement.start_step)

@@ -13,6 +13,8 @@ class RecoveryTimeline:
     lost: list[str] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
     """Workers that came to take part."""
+    layers: list[int] = field(default_factory=list)
+    """Of which replicas differed, and nobody could tell which of them was right: all went back to a checkpoint."""
     left: list[str] = field(default_factory=list)
     """Workers that were asked to leave and handed their state over."""
     generation: int = -1
@@ -85,6 +87,10 @@ class Recoveries:
     def changed(self, joined: Sequence[str], left: Sequence[str], now: float, planned_at: float | None) -> None:
         """The job leaves its step for workers that came, or that were asked to leave."""
         self._begin(RecoveryTimeline(detected_at=now, joined=list(joined), left=list(left), planned_at=planned_at))
+
+    def differed(self, layers: Sequence[int], now: float) -> None:
+        """The job leaves its step, and goes back, for replicas that are not."""
+        self._begin(RecoveryTimeline(detected_at=now, layers=list(layers), planned_at=now))
 
     def _begin(self, timeline: RecoveryTimeline) -> RecoveryTimeline:
         if self._under_way is not None:

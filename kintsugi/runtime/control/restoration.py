@@ -38,6 +38,7 @@ def restoration(
     survivors: Collection[str],
     profile: Profile,
     cluster: Cluster,
+    distrusted: tuple[int, ...] = (),
 ) -> Restoration:
     """Settle where to begin.
 
@@ -50,7 +51,10 @@ def restoration(
         survivors: workers that are here.
         profile: of the job.
         cluster: all workers that the plan may name.
+        distrusted: layers of which nobody can tell which of the survivors' numbers are right.
     """
+    if distrusted:
+        return _from_checkpoint(replace(decision, migration=Migration()), settlement, keeper.newest(), layers=distrusted)
     if applied is None and found is not None and settlement.start_step == 0:
         return Restoration(replace(decision, migration=Migration()), Settlement(None, found.step), _all(found, decision.plan))
     if applied is None or applied == decision.plan:
@@ -64,10 +68,16 @@ def restoration(
         migration = plan_migration(applied, decision.plan, profile, cluster, living, elsewhere=lost)
         partial = Restore(checkpoint.folder, lost, is_whole=False)
         return Restoration(replace(decision, migration=migration), settlement, partial)
+    return _from_checkpoint(decision, settlement, checkpoint, layers=lost)
+
+
+def _from_checkpoint(
+    decision: Decision, settlement: Settlement, checkpoint: Checkpoint | None, *, layers: tuple[int, ...]
+) -> Restoration:
     start = checkpoint.step if checkpoint is not None else 0
     structlog.get_logger("kintsugi.runtime").warning(
         "state is lost; steps are trained again",
-        layers=lost,
+        layers=layers,
         trained=settlement.start_step,
         again_from=start,
         checkpoint=checkpoint.folder.name if checkpoint is not None else "none",

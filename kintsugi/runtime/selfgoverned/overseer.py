@@ -12,7 +12,7 @@ import structlog
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, StateLostError, UnavailableError, some
 from kintsugi.runtime.checkpoints.keeper import Keeper
-from kintsugi.runtime.control.attempt import Attempt, Phase
+from kintsugi.runtime.control.attempt import Attempt, Phase, replicas_differ
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.control.fleet import ENDED, Fleet
@@ -117,6 +117,7 @@ class Overseer:
         for handle in dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)]):
             self._bury(handle)
         self._require_life()
+        self._require_agreement()
         for plans in self._foresight.made():
             for handle in self._fleet.handles.values():
                 handle.send(plans)
@@ -205,6 +206,16 @@ class Overseer:
         limit = self._patience_seconds(options.prepare_timeout_seconds)
         if now - self._moved_at > limit:
             self._try_again(f"nothing has happened for {limit:g} s")
+
+    def _require_agreement(self) -> None:
+        """End a job whose replicas differ where nobody can tell which is right.
+
+        Raises:
+            StateLostError: so it is.
+        """
+        differing = self._attempt.differing
+        if differing is not None and not differing.wrong:
+            raise replicas_differ(differing, self._request.profile, can_go_back=self.keeper.is_on)
 
     def _try_again(self, reason: str) -> None:
         """Have the members connect anew, for what they said to each other may be lost with their connections alone.

@@ -30,6 +30,7 @@ from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, an
 from kintsugi.runtime.workers.demands import Watch, scale, squared_norm
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
+from kintsugi.runtime.workers.replicas import Comparison, ReplicasDifferError
 from kintsugi.runtime.workers.state import ModelState
 from restorer.groups import Groups
 from restorer.transport import Receiving, Sending, Transport
@@ -58,9 +59,11 @@ class Executor:
         recorder: Recorder | None = None,
         trace: ActionTrace | None = None,
         permit: Permit = anything,
+        comparison: Comparison | None = None,
     ) -> None:
         self.state = state
         self._permit = permit
+        self._comparison = comparison or Comparison(worker, plan)
         self.groups = groups
         self.status = StepStatus(step=0)
         self._job = job
@@ -101,6 +104,7 @@ class Executor:
 
         Raises:
             CommunicationError: a peer broke or the step was called off; `status` says how far it came.
+            ReplicasDifferError: holders of a layer do not hold the same; nobody applies the step.
         """
         self._begin(step)
         self.status = StepStatus(step=step, last_record=self.status.last_record)
@@ -116,6 +120,18 @@ class Executor:
         self._trace.committed(step)
         assert self.status.last_record is not None
         return self.status.last_record
+
+    def compare(self) -> None:
+        """Compare what the workers of the plan hold now, where that is not due anyway: all of them at once, between two steps.
+
+        Raises:
+            CommunicationError: a peer broke, or the attempt was called off.
+            ReplicasDifferError: holders of a layer do not hold the same.
+        """
+        told = self._told(self.status.step)
+        if len(told):
+            self.groups.all_reduce(told, self._plan.workers)
+            self._judge(self.status.step, told.tolist())
 
     def leave(self) -> None:
         """Let go of what a step that was called off holds; its gradients stay, in case another worker has committed it."""
@@ -227,6 +243,7 @@ class Executor:
             sending.wait()
         self._sending.clear()
         self._transport.settle()
+        told = self._told(self._step)
         for begun, bucket in self._reducing:
             bucket.settle(self.state.parameters)
             self._trace.settled(begun, bucket.reducing.span)
@@ -240,11 +257,13 @@ class Executor:
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
         asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
         sums = sum(map(torch.stack, zip(losses[::2], losses[1::2], strict=True)), torch.zeros(2, dtype=torch.float64))
-        total = torch.cat([torch.stack([squared, asks]), sums, self._counted])
+        total = torch.cat([torch.stack([squared, asks]), sums, self._counted, told])
         self._recorder.before_commit(self._step)
         self.groups.all_reduce(total, self._plan.workers)
         self._trace.waited()
-        whole_squared, asking, loss, count, *counts = total.tolist()
+        whole_squared, asking, loss, count, *others = total.tolist()
+        counts, heard = others[: len(self._counted)], others[len(self._counted) :]
+        self._judge(self._step, heard)
         divisor = divisor_of(count, self._job.num_microbatches)
         record = CommitRecord(
             step=self._step,
@@ -258,6 +277,14 @@ class Executor:
         self._permit(record)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
         self._apply(record)
+
+    def _told(self, step: int) -> Tensor:
+        """What this worker says of the state before `step`; nothing where that is not compared."""
+        return self._comparison.told(self.state) if self._comparison.is_due(step) else torch.empty(0, dtype=torch.float64)
+
+    def _judge(self, step: int, heard: Sequence[float]) -> None:
+        if heard and (verdict := self._comparison.verdict(heard)).layers:
+            raise ReplicasDifferError(step, verdict, [self._job.layers[layer].name for layer in verdict.layers])
 
     def _complete_gradients(self) -> None:
         """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""
@@ -276,6 +303,7 @@ class Executor:
         self.state.update(record.step)
         self.status = StepStatus(step=record.step + 1, last_record=record)
         self._recorder.committed(record)
+        self._comparison.took(has_checkpoint=record.asks_for_checkpoint)
 
 
 def _on_host(values: Iterable[Tensor]) -> list[Tensor]:

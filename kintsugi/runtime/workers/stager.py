@@ -13,13 +13,16 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
+from kintsugi.runtime.digests import device_kind
 from kintsugi.runtime.likeness import Traits, traits
 from kintsugi.runtime.messages import Prepare
 from kintsugi.runtime.models import ModelShape, TrainingJob, model_shape
 from kintsugi.runtime.records.tracing import ActionTrace
+from kintsugi.runtime.verdicts import Slot
 from kintsugi.runtime.workers.beginning import require_alike
 from kintsugi.runtime.workers.commit import Permit, StepStatus, anything
 from kintsugi.runtime.workers.executor import ActionHook, Executor
+from kintsugi.runtime.workers.replicas import Comparison
 from kintsugi.runtime.workers.state import ModelState
 from kintsugi.runtime.workers.wiring import Wiring
 from restorer.groups import Groups
@@ -40,6 +43,7 @@ class Stager:
     trace: ActionTrace
     wiring: Wiring
     permit: Permit = anything
+    compare_every_steps: int | None = None
     staging: Staging = field(init=False)
     """State on its way here, over all attempts."""
     _shape: ModelShape = field(init=False)
@@ -83,7 +87,7 @@ class Stager:
 
     def _initial(self, plan: Plan, layers: Sequence[int], groups: Groups, require_current: Callable[[], None]) -> ModelState:
         state = ModelState.initial(self.job, layers, require_current)
-        require_alike(self.job, state, plan, groups)
+        require_alike(self.worker, self.job, state, plan, groups)
         return state
 
     def executor(self, message: Prepare, actions: tuple[Action, ...], groups: Groups, state: ModelState | None) -> Executor | None:
@@ -105,10 +109,20 @@ class Stager:
             recorder=self.books.recorder(message, self.job),
             trace=self.trace,
             permit=self.permit,
+            comparison=self._comparison(message),
         )
         executor.status = StepStatus(step=message.start_step, last_record=message.record)
         self.trace.follow(message.plan)
         return executor
+
+    def _comparison(self, message: Prepare) -> Comparison:
+        return Comparison(
+            self.worker,
+            message.plan,
+            kind=device_kind(torch.device(self.job.device)),
+            every_steps=self.compare_every_steps,
+            copied=copied(message),
+        )
 
 
 def checked_actions(worker: str, message: Prepare) -> tuple[Action, ...]:
@@ -131,6 +145,13 @@ def _require_plan_of(job: TrainingJob, plan: Plan) -> None:
         if planned != own:
             message = f"is of {planned} {noun} where the job has {own}; plan it from the job's own profile and settings"
             raise InvalidInputError(message, field="plan", value=planned)
+
+
+def copied(message: Prepare) -> frozenset[Slot]:
+    """Layers, and who gets them with an attempt: they say of them what their source says."""
+    moved = {(transfer.layer, transfer.target) for transfer in message.migration.transfers}
+    read = message.restore.layers if message.restore is not None else ()
+    return frozenset(moved | {(layer, holder) for layer in read for holder in message.plan.holders[layer]})
 
 
 def _holds_nothing(layer: int, kind: StateKind) -> NoReturn:

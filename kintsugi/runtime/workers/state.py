@@ -36,6 +36,7 @@ class ModelState:
         """By canonical name, in layer order; a tied parameter stands there once."""
         self.optimizers = _optimizers(job, self.parameters)
         """By the name of the layer whose parameters they update."""
+        self._names = {layer: self._canonical(layer) for layer in self.modules}
         self._states = {owner: state_of(job, optimizer) for owner, optimizer in self.optimizers.items()}
         self._base_rates = base_rates(self.optimizers.values()) if job.learning_rate_factor is not None else []
         self._can_be_sent = False
@@ -136,9 +137,12 @@ class ModelState:
         """Of the optimizer that updates a parameter, or others of its layer; null where none of them is trained."""
         return self._states.get(owner_of(name, self._numbers))
 
-    def _named(self, layer: int) -> Iterator[tuple[str, nn.Parameter]]:
-        for name, parameter in self.modules[layer].named_parameters():
-            yield canonical_name(self._job.layers[layer], name), parameter
+    def _named(self, layer: int) -> list[tuple[str, nn.Parameter]]:
+        return self._names[layer]
+
+    def _canonical(self, layer: int) -> list[tuple[str, nn.Parameter]]:
+        own = self._job.layers[layer]
+        return [(canonical_name(own, name), parameter) for name, parameter in self.modules[layer].named_parameters()]
 
     def _named_buffers(self, layer: int) -> Iterator[tuple[str, Tensor]]:
         for name, buffer in self.modules[layer].named_buffers():

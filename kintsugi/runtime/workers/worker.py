@@ -29,6 +29,7 @@ from kintsugi.runtime.messages import (
     CallOff,
     CheckpointEvery,
     Collect,
+    Differing,
     Failed,
     FaultInjected,
     Finished,
@@ -54,6 +55,7 @@ from kintsugi.runtime.result import collected
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, anything
 from kintsugi.runtime.workers.executor import Executor
 from kintsugi.runtime.workers.listener import Line, Listener
+from kintsugi.runtime.workers.replicas import ReplicasDifferError
 from kintsugi.runtime.workers.stager import Stager, checked_actions
 from kintsugi.runtime.workers.wiring import Wiring, own_job
 from restorer.groups import Groups
@@ -116,7 +118,15 @@ class WorkerProcess:
         trace = ActionTrace(self._worker, self._options.trace)
         require_current = self._listener.require_current
         self._stager = Stager(
-            self._worker, self._job, self._books, require_current, self._before_action, trace, self._wiring, self._permit
+            self._worker,
+            self._job,
+            self._books,
+            require_current,
+            self._before_action,
+            trace,
+            self._wiring,
+            self._permit,
+            self._options.compare_every_steps,
         )
         gc.collect()
         gc.freeze()
@@ -124,12 +134,22 @@ class WorkerProcess:
         while not isinstance(message := self._listener.next(), Stop):
             try:
                 self._obey(message)
+            except ReplicasDifferError as error:
+                self._differ(error)
             except (CommunicationError, OSError) as error:
                 if isinstance(message, Prepare) and ran_out(error):
-                    _end_without_descriptors(self._worker, error)
+                    _end(self._worker, _NO_DESCRIPTORS, error)
                 if isinstance(error, OSError):
                     raise
                 self.tell(LinkBroken(self._attempt, str(error)))
+
+    def _differ(self, error: ReplicasDifferError) -> None:
+        """Tell what was found, and end where this worker is the one that is wrong: the others go on as from any loss."""
+        verdict = error.verdict
+        self.tell(Differing(self._attempt, error.step, verdict.layers, verdict.wrong))
+        if self._worker in verdict.wrong:
+            _end(self._worker, _WRONG, error)
+        self.tell(LinkBroken(self._attempt, str(error)))
 
     def _obey_at_once(self, message: Arm | CheckpointEvery | Probe) -> None:
         """In the listener's thread."""
@@ -216,14 +236,15 @@ class WorkerProcess:
         self._books.resumed(self._staged)
         require_current = partial(self._listener.require_current, self._attempt)
         for step in self._staged.steps(self._job.num_steps):
-            self._faults.strike_if(FaultPoint.STEP, step)
+            self._faults.strike_if(FaultPoint.STEP, step, held=executor.state.parameters.values())
             began = time.monotonic()
             record = self._run_step(executor, step)
             ended = time.monotonic()
-            self._faults.strike_if(FaultPoint.APPLIED, step)
+            self._faults.strike_if(FaultPoint.APPLIED, step, held=executor.state.parameters.values())
             self.tell(StepDone(self._attempt, step, record.loss, ended - began, ended, record.microbatches))
             if record.asks_for_checkpoint:
                 self._books.take(self._attempt, step + 1, self._staged.plan, executor.state, require_current)
+        executor.compare()
         self._books.drain(require_current)
         self.tell(Finished(self._attempt))
 
@@ -252,10 +273,11 @@ _POINTS = {
 }
 
 
-def _end_without_descriptors(worker: str, error: Exception) -> NoReturn:
+_NO_DESCRIPTORS = "has no descriptors left for connections, and ends: raise the hard limit (ulimit -Hn)"
+_WRONG = "holds other numbers than most, and ends: test its host's memory and processors"
+
+
+def _end(worker: str, why: str, error: Exception) -> NoReturn:
     """As gloo often does itself: no attempt with this worker would come to its end, and the others can go on without it."""
-    log = structlog.get_logger("kintsugi.runtime")
-    log.error(
-        "has no descriptors left for connections, and ends: raise the hard limit (ulimit -Hn)", worker=worker, error=str(error)
-    )
+    structlog.get_logger("kintsugi.runtime").error(why, worker=worker, error=str(error))
     os._exit(1)

@@ -321,3 +321,19 @@ def test_without_a_folder_nothing_is_kept():
     keeper.give_up_incomplete({})
     assert not keeper.is_hopeful({})
     keeper.close()
+
+
+def test_a_checkpoint_of_a_state_that_is_not_trusted_is_removed_however_far_it_got(run):
+    run.write_all(step=STEP - 2)
+    run.write_all()
+    assert run.keeper.newest().step == STEP
+    run.keeper.distrust(STEP)
+    assert run.keeper.newest().step == STEP - 2
+    run.write("w00", step=STEP + 2)
+    run.keeper.distrust(STEP + 2)
+    run.write("w01", step=STEP + 2)
+    run.write("w02", step=STEP + 2)
+    assert run.on_disk() == ["latest.json", f"step-{STEP - 2:08d}"]
+    run.keeper.expect(ATTEMPT + 1, WORKERS)
+    run.write_all(attempt=ATTEMPT + 1)
+    assert run.keeper.newest().step == STEP

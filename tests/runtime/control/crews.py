@@ -43,6 +43,7 @@ class Seat:
     address: None = None
     struck_at: float | None = None
     exit_code: int | None = None
+    reason: str = ""
     ending: str = ""
     is_leaving: bool = False
     is_fenced: bool = False

@@ -15,7 +15,6 @@ from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.workers.beginning import digest_of
 from tests.runtime.jobs import WIDTH, odd_job
 from tests.runtime.runs import assert_same, leaves_nothing, request_for, run
 
@@ -76,16 +75,3 @@ def held_out() -> TrainingJob:
 def test_samples_that_are_chosen_while_the_job_is_made_are_the_same_in_every_process():
     alone, among_six = (run(held_out, request_for(held_out(), *grid)) for grid in ((1, 1), (2, 3)))
     assert_same(among_six, alone)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_a_digest_tells_every_bit(dtype):
-    values = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
-    other = values.clone()
-    other[1, 1] = 1
-    assert digest_of([values]) == digest_of([values.clone().t().contiguous().t()])
-    assert digest_of([values]) != digest_of([other])
-    assert digest_of([values, other]) != digest_of([other, values])
-    assert digest_of([torch.tensor(-0.0)]) != digest_of([torch.tensor(0.0)])
-    assert digest_of([torch.empty(0, 3)]) == 0
-    assert 0 <= digest_of([values, -torch.arange(9.0)]) < 2**60

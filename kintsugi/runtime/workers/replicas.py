@@ -1,0 +1,87 @@
+"""Whether all holders of a layer hold the same state. Memory and processors err in silence, and what errs would be migrated.
+
+Every holder tells a digest of what it holds; the digests of all come together in one all-reduce, so that all workers judge alike.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from kintsugi.core.decision import StateKind
+from kintsugi.core.errors import CommunicationError, some
+from kintsugi.core.plan import Plan
+from kintsugi.runtime.digests import entries_digest
+from kintsugi.runtime.verdicts import Slot, Verdict, Vote, judged
+from kintsugi.runtime.workers.state import ModelState
+
+
+class ReplicasDifferError(CommunicationError):
+    """Holders of a layer do not hold the same: nobody goes on from that."""
+
+    def __init__(self, step: int, verdict: Verdict, names: Sequence[str]) -> None:
+        """`step` is the next to apply, `names` are those of the layers."""
+        who = f"wrong on {some(verdict.wrong)}" if verdict.wrong else "nobody can tell which of them is right"
+        super().__init__(f"replicas of {some(names)} differ before step {step}: {who}")
+        self.step, self.verdict = step, verdict
+
+
+class Comparison:
+    """Of what the workers of a plan hold, over the steps of one attempt."""
+
+    def __init__(
+        self,
+        worker: str,
+        plan: Plan,
+        *,
+        kind: int = 0,
+        every_steps: int | None = None,
+        copied: Collection[Slot] = frozenset(),
+    ) -> None:
+        """Prepare the comparisons.
+
+        Args:
+            worker: this one.
+            plan: of the attempt.
+            kind: of the worker's device.
+            every_steps: from one comparison to the next, beside those that are due in any case; null: none is due.
+            copied: who got a layer from another worker, or from a checkpoint, with this attempt: no witness for it before others
+                have said the same.
+        """
+        self._worker, self._kind, self._every_steps, self._copied = worker, kind, every_steps, copied
+        self._workers = plan.workers
+        self._slots = [(layer, holder) for layer, holders in enumerate(plan.holders) if len(holders) > 1 for holder in holders]
+        self._is_due = True
+
+    def is_due(self, step: int) -> bool:
+        """Whether the state before `step` is compared: in the first step, after every checkpoint, and as often as was asked for."""
+        if self._every_steps is None or not self._slots:
+            return False
+        return self._is_due or step % self._every_steps == 0
+
+    def told(self, state: ModelState) -> Tensor:
+        """What this worker says, zeros in the places of all others: on the host, to be added up over all. Shape [words]."""
+        kinds = [self._kind if worker == self._worker else 0 for worker in self._workers]
+        own = {layer: state_digest(state, layer) for layer, holder in self._slots if holder == self._worker}
+        digests = [own[layer] if holder == self._worker else 0 for layer, holder in self._slots]
+        return torch.tensor([*kinds, *digests], dtype=torch.float64)
+
+    def verdict(self, told: Sequence[float]) -> Verdict:
+        """What all say together, which is the same on all."""
+        kinds = dict(zip(self._workers, told, strict=False))
+        votes: dict[int, dict[str, Vote]] = defaultdict(dict)
+        for (layer, holder), digest in zip(self._slots, told[len(self._workers) :], strict=True):
+            votes[layer][holder] = Vote(kinds[holder], digest)
+        found = judged(votes, self._copied)
+        self._copied = frozenset()
+        return found
+
+    def took(self, *, has_checkpoint: bool) -> None:
+        """A step was applied; with a checkpoint of the state after it, that is what the next comparison is about."""
+        self._is_due = has_checkpoint
+
+
+def state_digest(state: ModelState, layer: int) -> int:
+    """Of everything that a layer's next steps follow from: parameters, buffers and optimizer state."""
+    return entries_digest(state.export(layer, StateKind.PARAMETER) | state.export(layer, StateKind.OPTIMIZER))

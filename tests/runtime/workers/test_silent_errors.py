@@ -1,0 +1,104 @@
+"""Memory that errs in silence is found at the next commit point, and mended as a loss: the run ends as the uninterrupted one."""
+
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.errors import InvalidInputError, StateLostError
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
+from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
+from kintsugi.runtime.records.audit import audit
+from kintsugi.runtime.result import RunResult
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run
+
+NUM_STEPS = 6
+job = partial(tiny_gpt, num_steps=NUM_STEPS)
+
+
+@cache
+def reference() -> RunResult:
+    return run(job, gpt_request(2, 2))
+
+
+def struck(
+    dp: int,
+    pp: int,
+    *faults: Fault,
+    governance: Governance = Governance.AGENT,
+    every: int | None = 1,
+    folder: Path | None = None,
+) -> RunResult:
+    recorded = None
+    if folder is not None:
+        recorded = RunOptions.of(job(), folder, mtbf_seconds=3600.0, checkpoints=CheckpointOptions(every_steps=2))
+    options = AgentOptions(worker=WorkerOptions(faults=faults, compare_every_steps=every, run=recorded), governance=governance)
+    with leaves_nothing(), Agent(job, request_for(job(), dp, pp, min_dp=1), LocalDecisions(), options=options) as agent:
+        return agent.run()
+
+
+def flipped(step: int, worker: str, at: str = "step") -> Fault:
+    return fail_at(step, worker, at, "flip")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("governance", Governance)
+@pytest.mark.parametrize("at", ["step", "applied"])
+def test_a_worker_whose_memory_errs_is_lost_before_anybody_uses_what_it_says(governance, at):
+    result = struck(4, 1, flipped(3, "w01", at), governance=governance)
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+
+
+@pytest.mark.processes
+def test_memory_that_errs_after_the_last_step_is_found_too():
+    result = struck(4, 1, flipped(NUM_STEPS - 1, "w00", "applied"))
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
+
+
+@pytest.mark.processes
+def test_where_nobody_can_tell_who_is_right_all_go_back_to_a_checkpoint_that_was_compared(tmp_path):
+    result = struck(2, 2, flipped(4, "w03"), folder=tmp_path)
+    assert_same(result, reference())
+    (recovery,) = result.recoveries
+    assert recovery.layers
+    assert not recovery.lost
+    report = audit(tmp_path)
+    assert report.is_exact
+    assert report.is_complete
+    assert [(undone.first, undone.last) for undone in report.undone] == [(2, 3)]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("governance", Governance)
+def test_where_nobody_can_tell_and_there_is_nothing_to_go_back_to_the_job_ends_and_says_so(governance):
+    with pytest.raises(StateLostError, match=r"replicas of .+ differ before step 2, and nobody can tell which of them is right"):
+        struck(2, 1, flipped(2, "w01"), governance=governance)
+
+
+@pytest.mark.processes
+def test_what_is_compared_seldom_is_found_later_and_never_where_it_is_not_compared():
+    late = struck(4, 1, flipped(1, "w01"), every=4)
+    assert [recovery.lost for recovery in late.recoveries] == [["w01"]]
+    assert late.has_equal_replicas
+    never = struck(4, 1, flipped(1, "w01"), every=None)
+    assert not never.recoveries
+    assert not never.has_equal_replicas
+
+
+def test_faults_of_memory_strike_between_steps():
+    assert flipped(3, "w01").how is FaultKind.FLIP
+    assert Fault(worker="w01", at=FaultPoint.APPLIED, how=FaultKind.FLIP).at is FaultPoint.APPLIED
+    with pytest.raises(InvalidInputError, match="strikes memory between steps, or a file"):
+        fail_at(3, "w01", "forward", "flip")
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True])
+def test_replicas_are_compared_after_whole_numbers_of_steps(every):
+    with pytest.raises(InvalidInputError, match="compare_every_steps"):
+        WorkerOptions(compare_every_steps=every)
