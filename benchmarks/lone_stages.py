@@ -42,9 +42,9 @@ from kintsugi.reporting.tables import Column, Table, Value
 from kintsugi.runtime.devices import job_on, precision_of, require_device
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.llama import LlamaShape, llama_job
+from kintsugi.runtime.machine import description, device_of
 from kintsugi.runtime.measuring.allocator import Section
 from kintsugi.runtime.measuring.lone_stage import ActionTimes, LoneStage, Place
-from kintsugi.runtime.measuring.machine import description, device_of
 from kintsugi.runtime.measuring.profiler import LayerMeter
 from kintsugi.runtime.models import TrainingJob
 

@@ -29,7 +29,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Plan
 from kintsugi.reporting.tables import Column, Table, Value
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
-from kintsugi.runtime.measuring.machine import description
+from kintsugi.runtime.machine import description
 from tests.builders import grid_plan, layer, profile_of
 
 MEBIBYTE = 1 << 20

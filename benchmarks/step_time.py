@@ -20,7 +20,7 @@ from benchmarks.validation.measuring import Phase, measured_step, ranked_first, 
 from estimator.calibration import Calibration, MeasuredStep, calibrate
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.measuring.machine import description
+from kintsugi.runtime.machine import description
 from kintsugi.runtime.measuring.profiler import profile_job
 
 PARTS = ("step-time", "retained")

@@ -28,7 +28,7 @@ from kintsugi.core.decision import Migration, StateKind, Transfer
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.reporting.tables import Column, Table
 from kintsugi.runtime.devices import require_device
-from kintsugi.runtime.measuring.machine import description
+from kintsugi.runtime.machine import description
 from restorer import streams
 from restorer.gloo import GlooGroup
 from restorer.packing import PackedState, StateEntries

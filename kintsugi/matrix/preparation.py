@@ -20,7 +20,7 @@ from kintsugi.matrix.data import DataFile, export
 from kintsugi.matrix.store import write_whole
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.workload import Model, job_of
-from kintsugi.runtime.measuring.machine import memory_bytes, processor_name
+from kintsugi.runtime.machine import memory_bytes, processor_name
 from kintsugi.runtime.measuring.profiler import profile_job
 from planner.replan import replan
 

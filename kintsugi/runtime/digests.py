@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from kintsugi.runtime.machine import device_name
 from restorer.packing import StateEntries
 
 _MODULUS = 2**53 - 111
@@ -39,9 +40,14 @@ def digest_of(tensors: Iterable[Tensor]) -> int:
 
 
 def device_kind(device: torch.device) -> int:
-    """A number, below 2^53, for devices on which the same arithmetic gives the same bits."""
-    cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    return int(hashlib.sha256(f"{torch.__version__} {device.type} {cuda}".encode()).hexdigest(), 16) % _MODULUS
+    """A number, below 2^53, for devices on which the same arithmetic gives the same bits.
+
+    Products and sums on processors are cut into as many parts as there are threads, and into such as suit the model.
+    """
+    found = [torch.__version__, device.type, device_name(str(device))]
+    if device.type == "cpu":
+        found += [torch.backends.cpu.get_cpu_capability(), str(torch.get_num_threads())]
+    return int(hashlib.sha256(" ".join(found).encode()).hexdigest(), 16) % _MODULUS
 
 
 def _folded(numbers: Iterable[int]) -> int:

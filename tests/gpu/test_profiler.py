@@ -8,8 +8,8 @@ from kintsugi.core.codec import load
 from kintsugi.core.profile import Profile, ProvenanceKind
 from kintsugi.runtime.devices import job_on, precision_of
 from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.machine import device_of
 from kintsugi.runtime.measuring.lone_stage import LoneStage
-from kintsugi.runtime.measuring.machine import device_of
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from tests.cli.test_profile import run

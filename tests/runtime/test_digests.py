@@ -61,3 +61,12 @@ def test_a_digest_of_entries_counts_plain_values_and_not_the_order():
 def test_a_device_has_one_kind_which_a_number_holds_exactly():
     kind = device_kind(torch.device("cpu"))
     assert kind == device_kind(torch.device("cpu")) == int(float(kind))
+
+
+def test_sums_by_another_number_of_threads_are_not_of_the_same_kind():
+    kind, num_threads = device_kind(torch.device("cpu")), torch.get_num_threads()
+    torch.set_num_threads(num_threads + 1)
+    try:
+        assert device_kind(torch.device("cpu")) != kind
+    finally:
+        torch.set_num_threads(num_threads)

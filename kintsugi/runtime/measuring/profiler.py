@@ -12,7 +12,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import LayerMeasurement, LayerProfile, Profile, Provenance, ProvenanceKind
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.layer import Layer
-from kintsugi.runtime.measuring.machine import description, device_name, device_of, driver_of
+from kintsugi.runtime.machine import description, device_name, device_of, driver_of
 from kintsugi.runtime.measuring.pace import LayerSeconds, layer_seconds
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole

@@ -177,6 +177,8 @@ class Coordinator:
 
         Raises:
             GivenUpError: the others go on without this worker; a new `Coordinator` joins again.
+            WrongStateError: one of those, since it came to hold something else than most: its memory or a processor errs.
+            DisagreementError: workers hold different states, and nobody can tell whose is right; all end.
             LostTrackError: it missed too much while it joined; a new `Coordinator` joins again.
             UnavailableError: nothing moved for too long.
             InvalidInputError: a parameter came to be trained since this was made.

@@ -74,9 +74,7 @@ class FlatState:
         optimizer = self.optimizer
         require_by_parameter(optimizer)
         found: StateEntries = {(name, _BUFFER): buffer for name, buffer in self.model.named_buffers()}
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad or self.replicated is Replicated.EVERYTHING:
-                found[name, _PARAMETER] = parameter
+        found |= self._parameters()
         found[_OPTIMIZER, _KIND] = type(optimizer).__name__
         found[_OPTIMIZER, _REDUCED], found[_OPTIMIZER, _CHUNK_BYTES] = list(self.reduced), self.chunk_bytes
         numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
@@ -90,6 +88,14 @@ class FlatState:
         states = {str(index): schedule.state_dict() for index, schedule in enumerate(self.schedules)}
         found |= {(_SCHEDULES, key): value for key, value in flat(states, "schedules").items()}
         found[_STEPS, _COUNT] = steps
+        return found
+
+    def replica(self) -> StateEntries:
+        """What is equal on all workers: parameters, and tensors that the optimizer keeps of them. The live ones."""
+        found = self._parameters()
+        for name, parameter in optimized(self.model, self.optimizer):
+            state = self.optimizer.state.get(parameter, {})
+            found |= {(name, f"{_STATE}{key}"): value for key, value in state.items() if isinstance(value, Tensor)}
         return found
 
     def load(self, arrived: StateEntries) -> int:
@@ -111,6 +117,10 @@ class FlatState:
         for index, schedule in enumerate(self.schedules):
             schedule.load_state_dict(states[str(index)])
         return int(arrived[_STEPS, _COUNT])
+
+    def _parameters(self) -> StateEntries:
+        everything = self.replicated is Replicated.EVERYTHING
+        return {(name, _PARAMETER): one for name, one in self.model.named_parameters() if everything or one.requires_grad}
 
     def _load_optimizer(self, found: Mapping[str, Mapping[str, Any]]) -> None:
         optimizer = self.optimizer

@@ -108,9 +108,13 @@ class Link:
             if thread is not threading.current_thread() and thread.is_alive():
                 thread.join(_JOIN_SECONDS)
 
+    def await_sent(self, timeout_seconds: float) -> bool:
+        """Whether what waits was sent within the time."""
+        return self._outbox.await_empty(timeout_seconds)
+
     def hang_up(self, timeout_seconds: float) -> None:
         """End the link on purpose once what waits was sent: the other end, which may be a step behind, hears all of it."""
-        self._outbox.await_empty(timeout_seconds)
+        self.await_sent(timeout_seconds)
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         reads = self._threads[0]

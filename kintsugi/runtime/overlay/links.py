@@ -193,6 +193,12 @@ class Links:
         if hears is not None and self._links.get(link.peer.worker) is link:
             hears(link.peer.worker, message)
 
+    def await_sent(self, timeout_seconds: float) -> None:
+        """Wait until what waits on any link was sent, or so long."""
+        deadline = time.monotonic() + timeout_seconds
+        for link in list(self._links.values()):
+            link.await_sent(max(deadline - time.monotonic(), 0.0))
+
     def await_none(self, timeout_seconds: float) -> bool:
         """Whether all links ended within the time: the neighbours hung up."""
         with self._ended:

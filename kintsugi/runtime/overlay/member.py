@@ -4,12 +4,16 @@ import statistics
 import time
 from collections import deque
 
+import structlog
+
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay, WorkerState
-from kintsugi.core.overlay_messages import OverlayHeartbeat
+from kintsugi.core.overlay_messages import OverlayEventKind, OverlayHeartbeat
 from kintsugi.runtime import endings
 from kintsugi.runtime.overlay import following, probe, sources
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError
+from kintsugi.runtime.overlay.comparing import Comparison, DisagreementError, WrongStateError
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.heard import HeardScheduler
@@ -31,6 +35,9 @@ from kintsugi.runtime.overlay.trained import TrainedState
 
 _NUM_TIMES = 16
 """All-reduces whose median time is told."""
+
+_LAST_WORD_SECONDS = 1.0
+"""For the scheduler to hear why this worker ends, which the others notice in any case; as long for what it was sending."""
 
 _JOIN_SECONDS = 5.0
 """For threads that send, once their links are closed."""
@@ -64,11 +71,19 @@ class Member:
         self._links, self._trained, self._options = links, trained, options
         self._times: deque[float] = deque(maxlen=_NUM_TIMES)
         worker = links.identity.worker
+        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=worker)
         self._inbox = Inbox(links.acknowledge)
         self.agent = Agent(links.identity, links, self._inbox, scheduler, overlay, options=options)
         losses = Losses(self.agent)
         self.rounds = Rounds(
-            worker, links, self._inbox, self.agent, options=options, make=trained.memory, report_missing=losses.report_missing
+            worker,
+            links,
+            self._inbox,
+            self.agent,
+            options=options,
+            make=trained.memory,
+            comparison=Comparison(worker, trained.vote, options.compare_every_steps),
+            report_missing=losses.report_missing,
         )
         self._joiner = Joiner(
             self.agent, links, self.rounds, trained, options=options, silent_seconds=lambda: scheduler.silent_seconds
@@ -109,7 +124,11 @@ class Member:
             raise GivenUpError(self.agent.given_up, field="worker", value=self.agent.identity.worker)
         own = self._trained.gathered(weight) if weight else None
         began = time.monotonic()
-        committed = self.rounds.reduce(own, weight)
+        try:
+            committed = self.rounds.reduce(own, weight)
+        except (WrongStateError, DisagreementError) as error:
+            self._end(error)
+            raise
         self._times.append(time.monotonic() - began)
         try:
             self._commit(committed)
@@ -119,6 +138,17 @@ class Member:
             self.close()
             raise
         return committed
+
+    def _end(self, error: KintsugiError) -> None:
+        """Tell why this worker is lost, and take part no more."""
+        self._links.await_sent(_LAST_WORD_SECONDS)  # the others are to hear what this one has heard
+        own = self.agent.identity
+        self._log.error("holds what it must not go on from, and ends", error=str(error))
+        name = f"failed-{own.worker}-{own.incarnation}"
+        self.agent.teller.tell(OverlayEventKind.WORKER_FAILED, name, interrupted=True, detail=error.message)
+        self.agent.await_overlay(lambda _: self.agent.state is WorkerState.FAILED, _LAST_WORD_SECONDS)
+        self.agent.give_up(error.message)
+        self.close()
 
     def leave(self, deadline: Deadline) -> None:
         """Go once the others reduce without this worker."""

@@ -27,6 +27,11 @@ class OverlayOptions:
 
     Without it each worker keeps its own, and a joiner gets those of its sources.
     """
+    compare_every_steps: int | None = 1
+    """Reductions from one comparison of the workers' states to the next; null compares none.
+
+    Who holds something else than most is gone on without; where nobody can tell who is right, all end.
+    """
     copies_whole_state: bool = True
     """Whether a source copies all of the state rather than its own shares: it can then stand in for one that is lost."""
     chunk_bytes: int = 256 * 2**10
@@ -59,6 +64,8 @@ class OverlayOptions:
     def __post_init__(self) -> None:
         for field in ("chunk_bytes", "window_bytes", "max_waiting_bytes", "max_neighbors"):
             checks.positive(field, getattr(self, field))
+        if self.compare_every_steps is not None:
+            checks.count("compare_every_steps", self.compare_every_steps)
         for field in _SECONDS:
             value = getattr(self, field)
             checks.seconds(field, value)

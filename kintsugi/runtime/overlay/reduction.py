@@ -5,7 +5,7 @@ is that of the tree: own values first, then the children's in the order of the p
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +36,19 @@ class Header:
     """Whether the vector is a mean already, which is only passed on."""
     attempt: int = 0
     """In which it was summed."""
+    states: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """What workers say of the state that they add to: kind of device, digest, and whether they are witnesses for it (1) or have it
+    from others (0)."""
 
     def as_fields(self) -> dict[str, Any]:
         """As it travels."""
-        return {"weights": dict(self.weights), "ready": self.ready, "is_final": self.is_final, "attempt": self.attempt}
+        return {
+            "weights": dict(self.weights),
+            "ready": self.ready,
+            "is_final": self.is_final,
+            "attempt": self.attempt,
+            "states": dict(self.states),
+        }
 
     @property
     def total_weight(self) -> float:
@@ -62,6 +71,7 @@ def merged(headers: Iterable[Header | None]) -> Header | None:
         ready=oldest,
         is_final=any(one.is_final for one in present),
         attempt=max(one.attempt for one in present),
+        states={worker: told for header in present for worker, told in header.states.items()},
     )
 
 

@@ -10,6 +10,7 @@ from kintsugi.core.errors import UnavailableError
 from kintsugi.core.overlay import Overlay, Shape, SynchronizationPolicy
 from kintsugi.core.pauses import doubled_seconds
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError, Sum
+from kintsugi.runtime.overlay.comparing import Comparison, WrongPeersError
 from kintsugi.runtime.overlay.exchange import Exchange, LostLinkError
 from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
 from kintsugi.runtime.overlay.links import Links
@@ -49,6 +50,7 @@ class Rounds:
         *,
         options: OverlayOptions,
         make: Callable[[], Vector],
+        comparison: Comparison,
         report_missing: Callable[[str, int], None],
     ) -> None:
         """Begin with the overlay as the agent knows it.
@@ -60,10 +62,12 @@ class Rounds:
             desired: what the agent knows.
             options: times and sizes.
             make: gives memory for one vector, which is its own as long as anything refers to it.
+            comparison: of what the workers hold.
             report_missing: is told of a neighbour whose link an attempt needs and has not.
         """
         self._worker, self._links, self._inbox = worker, links, inbox
         self._desired, self._options, self._make, self._report_missing = desired, options, make, report_missing
+        self._comparison = comparison
         self._num_lost = 0
         self.effective = desired.overlay
         """The overlay that the next reduction runs under."""
@@ -115,6 +119,8 @@ class Rounds:
 
         Raises:
             GivenUpError: the others go on without this worker.
+            WrongStateError: it holds something else than most.
+            DisagreementError: workers hold different states, and nobody can tell whose is right.
             LostTrackError: it missed more than one.
             UnavailableError: nothing moved for too long.
         """
@@ -131,6 +137,8 @@ class Rounds:
                 return self._reduce(number, own, weight)
             except LostLinkError as error:
                 self._await_restart(error.worker)
+            except WrongPeersError as error:
+                self._await_next_attempt(error.worker)
             except CalledOffError:
                 self._require_open()
 
@@ -154,6 +162,7 @@ class Rounds:
         """The state that was fetched is that after this reduction."""
         self._standing = Standing(*which, before=None)
         self.last, self.is_astray = None, False
+        self._comparison.copied()
 
     def follow(self, committed: Committed) -> None:
         """Take over a reduction that others have made; what they agreed in it takes effect unless something later has already.
@@ -221,8 +230,11 @@ class Rounds:
             weights={} if own is None else {self._worker: weight},
             ready=None if ready is None else codec.encode(ready),
             attempt=self.restarts,
+            states=self._comparison.told(number) if len(policy.order) > 1 else {},
         )
-        return self._commit(number, self._pass(policy, self._exchange(Phase.REDUCE, number), header, own))
+        reduced = self._pass(policy, self._exchange(Phase.REDUCE, number), header, own)
+        self._comparison.require_alike(number, reduced.header.states)
+        return self._commit(number, reduced)
 
     def _pass(self, policy: SynchronizationPolicy, exchange: Exchange, header: Header, own: Vector | None) -> Reduced:
         if policy.shape is Shape.RING and len(policy.order) > 2:
@@ -276,6 +288,9 @@ class Rounds:
         self._num_lost += 1
         threading.Event().wait(pause_seconds(self._num_lost))
         self._report_missing(lost, self.restarts)
+        self._await_next_attempt(lost)
+
+    def _await_next_attempt(self, lost: str) -> None:
         try:
             told = self._inbox.await_restart(self.restarts, self._options.reduction_timeout_seconds)
         except CalledOffError:

@@ -7,11 +7,13 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import require_plain_steps, with_own_memory
+from kintsugi.runtime.digests import device_kind, entries_digest
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.flat_state import FlatState, Schedule
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.reduction import Vector
 from kintsugi.runtime.overlay.vectors import VectorPool
+from kintsugi.runtime.verdicts import Vote
 from restorer.packing import PackedState
 
 
@@ -56,6 +58,7 @@ class TrainedState:
         self._agreed: list[Tensor] = []
         """What all workers had of each averaged buffer after the last step. Changes are averaged: constants stay as they are."""
         self._agree()
+        self._kind = device_kind(self._trained[0].device)
         is_double = any(one.dtype.to_real() == torch.float64 for one in self._trained)
         self._dtype = torch.float64 if is_double else torch.float32
         self._vectors = VectorPool(self.num_elements, self._dtype)
@@ -154,6 +157,11 @@ class TrainedState:
         """
         self.steps = self._flat.load(arrived.entries)
         self._agree()
+
+    def vote(self) -> Vote:
+        """By what a replica is told from one that is none. Buffers that are not averaged are each worker's own."""
+        agreed = {(str(number), "agreed"): tensor for number, tensor in enumerate(self._agreed)}
+        return Vote(self._kind, entries_digest(self._flat.replica() | agreed))
 
     def digest(self) -> str:
         """SHA-256 of the whole state."""

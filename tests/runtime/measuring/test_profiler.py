@@ -13,12 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import LinkCost, Network, Profile, ProvenanceKind, Recovery
-from kintsugi.runtime import emulation
+from kintsugi.runtime import emulation, machine
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job, mean_square, sgd
 from kintsugi.runtime.gpt import GptShape, adamw, gpt_job
 from kintsugi.runtime.layer import Layer
-from kintsugi.runtime.measuring import machine, marks, profiler, sweeper
-from kintsugi.runtime.measuring.machine import memory_bytes
+from kintsugi.runtime.machine import memory_bytes
+from kintsugi.runtime.measuring import marks, profiler, sweeper
 from kintsugi.runtime.measuring.probe import Probed
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob, seed_for

@@ -152,7 +152,8 @@ def test_a_link_that_was_connected_anew_is_dropped_by_nobody_who_meant_the_earli
 def test_a_link_that_was_connected_anew_is_measured_anew_and_the_earlier_probe_tells_nothing_more(world):
     world.connect()
     world.own.connect("b", address(world.other))
-    assert world.reconciler.names == ["probes-b", "probes-b"]
+    # the other end may have closed the earlier connection before this end had taken the later one
+    assert [name for name in world.reconciler.names if name != "lost-b"] == ["probes-b", "probes-b"]
     world.reconciler.run("probes-b")
     assert world.agent.told == [(CONNECTED, 1)]
     world.reconciler.run("probes-b")

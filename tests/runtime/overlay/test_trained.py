@@ -80,6 +80,32 @@ def test_what_a_pass_changed_in_a_step_to_which_nobody_added_anything_is_undone(
     assert model.weight.grad is None
 
 
+def test_replicas_say_the_same_whatever_a_pass_did_since_the_last_step_and_one_bit_makes_it_something_else():
+    states = [TrainedState(m := Buffered(), torch.optim.Adam(m.parameters(), 0.1), OverlayOptions()) for _ in range(2)]
+    for state in states:
+        state.model(torch.ones(3)).sum().backward()
+    reduced(states, [1.0, 1.0])
+    told = states[0].vote()
+    states[0].model(torch.full((3,), -1.0))
+    assert states[0].vote() == states[1].vote() == told
+    own = states[1].optimizer.state[states[1].model.weight]
+    for tensor in (states[1].model.weight, own["exp_avg"], own["exp_avg_sq"], own["step"], *states[1]._agreed):
+        content = tensor.detach().reshape(-1).view(torch.uint8)
+        content[-1] ^= 1
+        assert states[1].vote() != told
+        content[-1] ^= 1
+    assert states[1].vote() == told
+
+
+def test_what_cannot_be_sent_is_not_compared_and_buffers_are_not_where_each_has_its_own():
+    model = Buffered()
+    state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.1), OverlayOptions(averages_buffers=False))
+    told = state.vote()
+    model(torch.ones(3))
+    state.optimizer.state[model.weight]["seen"] = {"what", "holds", "no", "order"}
+    assert state.vote() == told
+
+
 def test_complex_parameters_are_trained_by_both_parts_of_their_gradient():
     model = nn.ParameterList([torch.ones(3, dtype=torch.complex64)])
     state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.5), OverlayOptions())
