@@ -1,12 +1,10 @@
 """What a user brings: an ordered list of layers, an optimizer, a loss and a data set."""
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +19,12 @@ from kintsugi.runtime.brought import (
     with_own_memory,
 )
 from kintsugi.runtime.following import followed
+from kintsugi.runtime.generators import mixed, seed, seed_host
 from kintsugi.runtime.given import function, gradient_limit, real_type
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.recomputation import recomputed
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.ties import own_name, owner_of, require_ties
-from restorer.nccl_requirements import numbered
 from restorer.transport import TensorSpec
 
 Batch = Mapping[str, Tensor]
@@ -128,11 +126,7 @@ def canonical_name(layer: Layer, parameter: str) -> str:
 
 def seed_for(job: TrainingJob, *parts: int) -> int:
     """A seed that depends on the job's seed and on `parts` alone (63 bits)."""
-    value = job.seed & 0xFFFFFFFF
-    for part in parts:
-        value = (value * 6364136223846793005 + part + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-        value ^= value >> 29
-    return value
+    return mixed(job.seed & 0xFFFFFFFF, *parts)
 
 
 def sampler_of(job: TrainingJob) -> Sampler:
@@ -146,27 +140,13 @@ def sampler_of(job: TrainingJob) -> Sampler:
 
 
 def seed_generators(job: TrainingJob, *parts: int) -> None:
-    """Seed what a job draws from with `seed_for`: Python's generator, NumPy's, and torch's of the CPU and of the job's device.
-
-    No others of torch: `torch.manual_seed` takes a stack trace for every kind of device that was not used yet, which takes longer
-    than a small layer, and a step seeds once for every layer of every micro-batch.
-    """
-    seed, device = seed_for(job, *parts), torch.device(job.device)
-    _seed_host(seed)
-    if device.type == "cuda":
-        torch.cuda.init()
-        torch.cuda.default_generators[numbered(device).index].manual_seed(seed)
-
-
-def _seed_host(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
+    """Seed what a job draws from with `seed_for`."""
+    seed(seed_for(job, *parts), torch.device(job.device))
 
 
 def made(make_job: Callable[[], TrainingJob]) -> TrainingJob:
     """The job, for which the function draws the same in every process: which samples are held out, say."""
-    _seed_host(0)
+    seed_host(0)
     return make_job()
 
 

@@ -32,8 +32,8 @@ class DisagreementError(ConflictError):
         """Before reduction `number`."""
         super().__init__(
             f"{some(workers)} do not hold the same before reduction {number}, and nobody can tell who is right: test their memory "
-            "and processors, and begin again from a checkpoint of yours; where replicas are not meant to be equal (an optimizer "
-            "that draws random numbers), set compare_every_steps=None"
+            "and processors, and begin again from a checkpoint of yours; where replicas are not meant to be equal (by an "
+            "optimizer with a generator of its own), set compare_every_steps=None"
         )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import require_plain_steps, with_own_memory
 from kintsugi.runtime.digests import device_kind, entries_digest
+from kintsugi.runtime.generators import mixed, seeded
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.flat_state import FlatState, Schedule
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -118,7 +119,7 @@ class TrainedState:
         return vector
 
     def apply(self, vector: Vector) -> None:
-        """Step with the mean of all workers: the same on every replica, bit for bit."""
+        """Step with the mean of all workers: the same on every replica, bit for bit, also where the optimizer draws numbers."""
         mean = torch.from_numpy(vector)
         with torch.no_grad():
             for parameter, piece in zip(self._trained, self._pieces(mean, self._trained), strict=True):
@@ -131,10 +132,11 @@ class TrainedState:
                 change = piece if base.dtype.is_floating_point else piece.round().long()
                 _as_real(buffer).copy_(base + change.view(base.shape))
         self._agree()
-        self._before_step()
-        self.optimizer.step()
-        for schedule in self._schedules:
-            schedule.step()
+        with seeded(mixed(0, self.steps), self._trained[0].device):
+            self._before_step()
+            self.optimizer.step()
+            for schedule in self._schedules:
+                schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
 

@@ -1,7 +1,9 @@
 """What is reduced of a replica, and what it becomes with the mean of all."""
 
+import random
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -95,6 +97,36 @@ def test_replicas_say_the_same_whatever_a_pass_did_since_the_last_step_and_one_b
         assert states[1].vote() != told
         content[-1] ^= 1
     assert states[1].vote() == told
+
+
+class Langevin(torch.optim.SGD):
+    """Adds noise to each step, from every generator that there is."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        super().step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(torch.randn_like(parameter) + random.random() + np.random.rand())
+
+
+def test_replicas_stay_equal_under_an_optimizer_that_draws_and_what_others_draw_is_not_disturbed():
+    states, drawn, seen = [], [], set()
+    for _ in range(2):
+        model = Buffered()
+        states.append(TrainedState(model, Langevin(model.parameters(), 0.1), OverlayOptions()))
+    for number in range(3):
+        vectors = [state.gathered(1.0).copy() for state in states]
+        for worker, (state, vector) in enumerate(zip(states, vectors, strict=True)):
+            torch.manual_seed(worker), random.seed(worker), np.random.seed(worker)
+            state.apply(vector)
+            drawn.append((worker, torch.rand(1).item(), random.random(), np.random.rand()))
+        assert states[0].vote() == states[1].vote()
+        seen.add(states[0].vote())
+        assert len(seen) == number + 1
+    for worker, *found in drawn:
+        torch.manual_seed(worker), random.seed(worker), np.random.seed(worker)
+        assert found == [torch.rand(1).item(), random.random(), np.random.rand()]
 
 
 def test_what_cannot_be_sent_is_not_compared_and_buffers_are_not_where_each_has_its_own():
