@@ -122,14 +122,14 @@ class Executor:
         return self.status.last_record
 
     def compare(self) -> None:
-        """Compare what the workers of the plan hold now, where that is not due anyway: all of them at once, between two steps.
+        """Compare what the workers of the plan hold after the last step: all of them at once.
 
         Raises:
             CommunicationError: a peer broke, or the attempt was called off.
             ReplicasDifferError: holders of a layer do not hold the same.
         """
-        told = self._told(self.status.step)
-        if len(told):
+        if self._comparison.is_on:
+            told = self._comparison.told(self.state)
             self.groups.all_reduce(told, self._plan.workers)
             self._judge(self.status.step, told.tolist())
 

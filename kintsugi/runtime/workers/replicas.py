@@ -49,16 +49,20 @@ class Comparison:
             copied: who got a layer from another worker, or from a checkpoint, with this attempt: no witness for it before others
                 have said the same.
         """
-        self._worker, self._kind, self._every_steps, self._copied = worker, kind, every_steps, copied
+        self._worker, self._kind, self._copied = worker, kind, copied
         self._workers = plan.workers
         self._slots = [(layer, holder) for layer, holders in enumerate(plan.holders) if len(holders) > 1 for holder in holders]
+        self._every_steps = every_steps if self._slots else None
         self._is_due = True
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is compared: that was asked for, and a layer has two holders."""
+        return self._every_steps is not None
 
     def is_due(self, step: int) -> bool:
         """Whether the state before `step` is compared: in the first step, after every checkpoint, and as often as was asked for."""
-        if self._every_steps is None or not self._slots:
-            return False
-        return self._is_due or step % self._every_steps == 0
+        return self._every_steps is not None and (self._is_due or step % self._every_steps == 0)
 
     def told(self, state: ModelState) -> Tensor:
         """What this worker says, zeros in the places of all others: on the host, to be added up over all. Shape [words]."""

@@ -60,10 +60,16 @@ def started(crew: Crew, flipped: Callable[[Member], torch.Tensor], unlucky: str 
     return mishap
 
 
-@pytest.mark.parametrize("flipped", [parameter, moment])
-@pytest.mark.parametrize(("desk", "shape"), [(Desk, Shape.TREE), (FlatDesk, Shape.RING)])
-@pytest.mark.parametrize("unlucky", ["a", "c"])
-def test_who_holds_another_state_than_most_ends_before_its_gradients_count_and_joins_again(flipped, desk, shape, unlucky):
+@pytest.mark.parametrize(
+    ("flipped", "unlucky", "desk", "shape"),
+    [
+        (parameter, "a", Desk, Shape.TREE),
+        (moment, "c", Desk, Shape.TREE),
+        (parameter, "c", FlatDesk, Shape.RING),
+        (moment, "a", FlatDesk, Shape.RING),
+    ],
+)
+def test_who_holds_another_state_than_most_ends_before_its_gradients_count_and_joins_again(flipped, unlucky, desk, shape):
     crew = Crew(desk())
     mishap = started(crew, flipped, unlucky)
     assert crew.desk.now.synchronization.shape is shape

@@ -55,8 +55,9 @@ def test_a_worker_whose_memory_errs_is_lost_before_anybody_uses_what_it_says(gov
 
 
 @pytest.mark.processes
-def test_memory_that_errs_after_the_last_step_is_found_too():
-    result = struck(4, 1, flipped(NUM_STEPS - 1, "w00", "applied"))
+@pytest.mark.parametrize("every", [1, NUM_STEPS - 1])
+def test_memory_that_errs_after_the_last_step_is_found_too(every):
+    result = struck(4, 1, flipped(NUM_STEPS - 1, "w00", "applied"), every=every)
     assert_same(result, reference())
     assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
 
