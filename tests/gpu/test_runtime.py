@@ -47,6 +47,13 @@ def test_a_worker_is_killed_in_a_step(policy, point):
     assert "w04" not in survivors(result).workers
 
 
+@pytest.mark.parametrize("point", ["step", "applied"])
+def test_a_worker_whose_memory_errs_is_found_by_its_replicas(point):
+    result = run(job, gpt_request(4, 1, Policy.DATA_REROUTING), fail_at(2, "w02", point, "flip"))
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w02"]]
+
+
 def test_a_job_that_is_measured_in_the_process_that_starts_its_workers_is_mended():
     """The device is in use there before: it stays so."""
     result = train(job, workers=2, dp=2, pp=1, faults=[fail_at(2, "w01", "backward")])
