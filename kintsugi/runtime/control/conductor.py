@@ -208,6 +208,13 @@ class Conductor:
             return
         if not self.keeper.is_on or differing.step <= self._distrusted_step:
             raise replicas_differ(differing, self._request.profile, can_go_back=self.keeper.is_on)
+        holders = self.decision.plan.holders
+        self._log.warning(
+            "replicas differ, and nobody can tell which of them is right: test the memory and the processors of their hosts",
+            step=differing.step,
+            layers=differing.layers,
+            workers=sorted({worker for layer in differing.layers for worker in holders[layer]}),
+        )
         self._distrusted_step, self._preparer.distrusted = differing.step, differing.layers
         self.recoveries.differed(differing.layers, time.monotonic())
         self._begin_attempt(Phase.QUIESCING)
