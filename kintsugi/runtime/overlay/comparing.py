@@ -21,7 +21,7 @@ class WrongPeersError(CommunicationError):
     """Other workers hold something else than most, and end: nobody commits what they have added to."""
 
     def __init__(self, workers: Sequence[str]) -> None:
-        super().__init__(f"holds something else than most, as do {len(workers) - 1} more", field="worker", value=workers[0])
+        super().__init__("hold something else than most", field="workers", value=list(workers))
         self.worker = workers[0]
 
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay import Overlay, Shape, WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.comparing import Comparison, DisagreementError, WrongPeersError, WrongStateError
+from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.verdicts import Vote
 from tests.runtime.overlay.crew import OPTIONS, Crew, Member
 from tests.runtime.overlay.desk import Desk
@@ -142,6 +144,12 @@ def test_states_are_compared_as_often_as_the_options_say(every):
     crew.finish()
     digests = {line.digest for line in crew.lines if line.step == mishap.step + 1}
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True])
+def test_states_are_compared_after_whole_numbers_of_reductions(every):
+    with pytest.raises(InvalidInputError, match="compare_every_steps"):
+        OverlayOptions(compare_every_steps=every)
 
 
 def test_a_worker_says_what_it_holds_only_before_reductions_that_are_compared():
