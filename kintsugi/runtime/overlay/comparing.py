@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kintsugi.core.errors import CommunicationError, ConflictError, some
 from kintsugi.runtime.overlay.committed import GivenUpError
+from kintsugi.runtime.overlay.messages import Message
 from kintsugi.runtime.verdicts import Vote, judged
+
+DISAGREE = "disagree"
+"""A neighbour ends, for nobody can tell who is right: whoever was called off before it knew hears of it so."""
 
 States = Mapping[str, Sequence[int]]
 """By worker: kind of its device, digest, and whether it is a witness (1) or was not compared since it got its state (0)."""
@@ -30,6 +34,7 @@ class DisagreementError(ConflictError):
 
     def __init__(self, number: int, workers: Sequence[str]) -> None:
         """Before reduction `number`."""
+        self.number, self.workers = number, tuple(workers)
         super().__init__(
             f"{some(workers)} do not hold the same before reduction {number}, and nobody can tell who is right: test their memory "
             "and processors, and begin again from a checkpoint of yours; where replicas are not meant to be equal (by an "
@@ -44,6 +49,20 @@ class Comparison:
         """`vote` says what the worker holds; `every_steps` is from one comparison to the next, null for none."""
         self._worker, self._vote, self._every_steps = worker, vote, every_steps
         self._is_witness = True
+        self._disagreement: DisagreementError | None = None
+
+    def hear(self, _worker: str, message: Message) -> None:
+        """A neighbour tells that workers disagree."""
+        self._disagreement = DisagreementError(int(message.fields["number"]), [str(worker) for worker in message.fields["workers"]])
+
+    def require_agreement(self) -> None:
+        """Require that no neighbour has told otherwise.
+
+        Raises:
+            DisagreementError: one has.
+        """
+        if self._disagreement is not None:
+            raise self._disagreement
 
     def copied(self) -> None:
         """The state is that of others: for it this worker is no witness before it was compared."""

@@ -13,7 +13,7 @@ from kintsugi.runtime import endings
 from kintsugi.runtime.overlay import following, probe, sources
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError
-from kintsugi.runtime.overlay.comparing import Comparison, DisagreementError, WrongStateError
+from kintsugi.runtime.overlay.comparing import DISAGREE, Comparison, DisagreementError, WrongStateError
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.heard import HeardScheduler
@@ -75,6 +75,7 @@ class Member:
         self._inbox = Inbox(links.acknowledge)
         self.agent = Agent(links.identity, links, self._inbox, scheduler, overlay, options=options)
         losses = Losses(self.agent)
+        self._comparison = Comparison(worker, trained.vote, options.compare_every_steps)
         self.rounds = Rounds(
             worker,
             links,
@@ -82,7 +83,7 @@ class Member:
             self.agent,
             options=options,
             make=trained.memory,
-            comparison=Comparison(worker, trained.vote, options.compare_every_steps),
+            comparison=self._comparison,
             report_missing=losses.report_missing,
         )
         self._joiner = Joiner(
@@ -141,6 +142,9 @@ class Member:
 
     def _end(self, error: KintsugiError) -> None:
         """Tell why this worker is lost, and take part no more."""
+        if isinstance(error, DisagreementError):
+            for neighbor in self._links.up:
+                self._links.tell(neighbor, DISAGREE, {"number": error.number, "workers": error.workers})
         self._links.await_sent(_LAST_WORD_SECONDS)  # the others are to hear what this one has heard
         own = self.agent.identity
         self._log.error("holds what it must not go on from, and ends", error=str(error))
@@ -170,6 +174,7 @@ class Member:
         control.on(following.FOLLOW, lambda worker, message: self.sources.follow(worker, message.fields))
         control.on(following.ELSEWHERE, lambda worker, message: self.sources.spare(worker, message.fields))
         control.on(following.FORGOTTEN, self._joiner.pursuit.hear_forgotten)
+        control.on(DISAGREE, self._comparison.hear)
         for kind in probe.KINDS:
             control.on(kind, self._prober.hear)
         self._links.hear(Channel.CONTROL, control.hear)

@@ -127,6 +127,7 @@ class Rounds:
         number = self.number + 1
         while True:
             try:
+                self._comparison.require_agreement()
                 self.settle()
                 if self.number == number:
                     assert self.last is not None

@@ -10,7 +10,8 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay import Overlay, Shape, WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay.committed import GivenUpError
-from kintsugi.runtime.overlay.comparing import Comparison, DisagreementError, WrongPeersError, WrongStateError
+from kintsugi.runtime.overlay.comparing import Comparison, DisagreementError, States, WrongPeersError, WrongStateError
+from kintsugi.runtime.overlay.inbox import CalledOffError
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.verdicts import Vote
 from tests.runtime.overlay.crew import OPTIONS, Crew, Member
@@ -114,17 +115,36 @@ def test_the_others_go_on_where_nobody_hears_why_it_ends():
 
 def test_two_that_differ_both_end_since_nobody_can_tell():
     crew = Crew()
-    mishap = started(crew, parameter, num_workers=2)
-    mishap.is_due = True
+    started(crew, parameter, num_workers=2).is_due = True
+    require_all_end(crew)
+
+
+def require_all_end(crew: Crew) -> None:
     for worker, member in crew.members.items():
         member.join(60.0)
         assert isinstance(member.error, DisagreementError), worker
         assert "a, b do not hold the same before reduction" in str(member.error)
         member.error = None
-    assert {line.step for line in crew.lines if line.step > mishap.step + 1} == set(), "somebody went on"
-    overlay = crew.desk.until(lambda overlay: all(one.state is WorkerState.FAILED for one in overlay.workers))
-    assert overlay.restarts >= 1
+    crew.desk.until(lambda overlay: all(one.state is WorkerState.FAILED for one in overlay.workers))
     crew.finish()
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_who_was_called_off_before_it_knew_hears_of_it_and_ends_too(monkeypatch, late):
+    judge = Comparison.require_alike
+
+    def called_off(comparison: Comparison, number: int, states: States) -> None:
+        try:
+            judge(comparison, number, states)
+        except DisagreementError:
+            if comparison._worker == late:
+                raise CalledOffError("called off") from None
+            raise
+
+    monkeypatch.setattr(Comparison, "require_alike", called_off)
+    crew = Crew()
+    started(crew, parameter, num_workers=2).is_due = True
+    require_all_end(crew)
 
 
 @pytest.mark.parametrize("every", [None, 5])
