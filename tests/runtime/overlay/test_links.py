@@ -107,7 +107,7 @@ def test_what_an_earlier_life_connected_late_does_not_take_the_place_of_the_link
     lost: SimpleQueue = SimpleQueue()
     earlier.on_loss = lambda _link, why: lost.put(why)
     later.connect("b", address(other))
-    kept = other.get("a")
+    kept = eventually(lambda: other.get("a"), lambda link: link is not None)
     with suppress(CommunicationError):  # it may be hung up on before it has noticed that it was greeted
         earlier.connect("b", address(other))
         assert lost.get(timeout=30.0)
