@@ -63,7 +63,7 @@ class MemoryMeter:
         else:
             self._stack.enter_context(_environment(_QUIET))
             self._profile = self._stack.enter_context(
-                profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+                profile(activities=[ProfilerActivity.CPU], profile_memory=True)
             )
         return self
 
