@@ -35,7 +35,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 
 # one fork server serves all tests of a process, whoever governs their workers
-for module in (forking.PLANNER, "tests.runtime.jobs"):
+for module in (forking.PLANNER, "pytest", "tests.runtime.gated_jobs"):
     forking.preload(module)
 
 

@@ -62,9 +62,7 @@ class MemoryMeter:
             self._base_bytes = torch.cuda.memory_allocated(self._device)
         else:
             self._stack.enter_context(_environment(_QUIET))
-            self._profile = self._stack.enter_context(
-                profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-            )
+            self._profile = self._stack.enter_context(profile(activities=[ProfilerActivity.CPU], profile_memory=True))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
