@@ -40,9 +40,9 @@ def _step_record(step: int, attempt: AttemptRecord, seconds: float | None) -> St
         epoch=lines[0]["epoch"],
         cursor_step=lines[0]["cursor"],
         world_size=next(iter(attempt.resumed.values()))["world_size"],
-        ranks=len(attempt.journals_of(step)),
+        ranks=len(attempt.steps[step]),
         sample_ids_count=sum(passed.count for passed in counted),
         sample_ids_hash=hashlib.sha256("".join(p.sample_hash for p in counted).encode()).hexdigest()[:_HASH_DIGITS],
-        loss=float(attempt.steps[step]["loss"]),
+        loss=float(attempt.line_of(step)["loss"]),
         seconds=seconds,
     )

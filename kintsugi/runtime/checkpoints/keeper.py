@@ -87,8 +87,9 @@ class Keeper:
         if left is None:
             return None
         found, history = left
+        losses, microbatches = history.losses, history.microbatches
         for step in range(found.step):
-            self._progress.adopt(step, history.losses.get(step, float("nan")), history.microbatches.get(step, ()))
+            self._progress.adopt(step, losses.get(step, float("nan")), microbatches.get(step, ()))
         return found
 
     def newest(self) -> Checkpoint | None:

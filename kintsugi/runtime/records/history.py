@@ -21,15 +21,12 @@ class AttemptRecord:
     """By step and journal."""
     committed: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
     """By journal."""
+    steps: dict[int, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """The same lines by step and journal."""
 
-    @property
-    def steps(self) -> dict[int, Mapping[str, Any]]:
-        """Every step that somebody committed, with what one of them wrote."""
-        return {line["step"]: line for lines in self.committed.values() for line in lines}
-
-    def journals_of(self, step: int) -> set[str]:
-        """Who committed a step."""
-        return {name for name, lines in self.committed.items() if any(line["step"] == step for line in lines)}
+    def line_of(self, step: int) -> Mapping[str, Any]:
+        """What one of those that committed a step wrote."""
+        return next(iter(self.steps[step].values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +53,12 @@ class History:
     @property
     def losses(self) -> dict[int, float]:
         """Mean loss of every step that holds."""
-        return {step: float(attempt.steps[step]["loss"]) for step, attempt in sorted(self.held.items())}
+        return {step: float(attempt.line_of(step)["loss"]) for step, attempt in sorted(self.held.items())}
 
     @property
     def microbatches(self) -> dict[int, tuple[int, ...]]:
         """How often each micro-batch counted, in every step that holds."""
-        return {step: tuple(attempt.steps[step]["microbatches"]) for step, attempt in sorted(self.held.items())}
+        return {step: tuple(attempt.line_of(step)["microbatches"]) for step, attempt in sorted(self.held.items())}
 
 
 def history_of(records: Iterable[Record]) -> History:
@@ -92,6 +89,7 @@ def _attempts(records: Iterable[Record]) -> list[AttemptRecord]:
                 attempt.passed.setdefault(line["step"], {}).setdefault(record.name, []).append(line)
             elif line["kind"] == "commit":
                 attempt.committed.setdefault(record.name, []).append(line)
+                attempt.steps.setdefault(line["step"], {})[record.name] = line
     return [attempts[key] for key in sorted(attempts)]
 
 
@@ -128,7 +126,7 @@ def _go_back(attempt: AttemptRecord, history: History) -> None:
     history.undone.append(Undone(undone[0], undone[-1], attempt.key, source))
     for step in undone:
         before = history.held.pop(step)
-        stayed = before.journals_of(step) & attempt.resumed.keys() if source is Source.MEMORY else ()
+        stayed = before.steps[step].keys() & attempt.resumed.keys() if source is Source.MEMORY else ()
         history.problems.extend(
             f"{_named(attempt.key)}: step {step} was committed twice: {name} had applied it and trained it again"
             for name in sorted(stayed)
