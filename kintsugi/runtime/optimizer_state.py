@@ -163,8 +163,9 @@ def _numbers_beside(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:
     """A value of a parameter's state on the device where its optimizer keeps it; what is no tensor as it is.
 
-    Moments live where their parameter does. Counters, and other single numbers, do so only where updates are fused or
-    capturable, else in host memory: torch's note "special device hosting for step". Nothing else is converted.
+    Moments live where their parameter does, in the order of its numbers: fused updates pass over memory as it lies. Counters, and
+    other single numbers, do so only where updates are fused or capturable, else in host memory: torch's note "special device
+    hosting for step". Nothing else is converted.
 
     Args:
         key: of the value in the state.
@@ -177,7 +178,10 @@ def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> A
     is_moment = key != _COUNTER and (value.dim() > 0 or value.shape == parameter.shape)
     is_beside = is_moment or group.get("fused") or group.get("capturable")
     dtype = torch.float32 if key == _COUNTER and group.get("fused") else value.dtype  # fused updates count in no other
-    return value.to(parameter.device if is_beside else HOST, dtype)
+    there = value.to(parameter.device if is_beside else HOST, dtype)
+    if there.shape != parameter.shape or there.stride() == parameter.stride():
+        return there
+    return torch.empty_like(parameter, dtype=dtype, device=there.device, requires_grad=False).copy_(there)
 
 
 def load_exactly(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:

@@ -1,6 +1,9 @@
 """State that arrives from elsewhere lies where torch's optimizers keep it; memory without content stands in for a device."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.optimizer_state import OptimizerState, flat, groups_by_parameter, kept, load_exactly, nested
 from kintsugi.runtime.overlay.flat_state import FlatState
 from kintsugi.runtime.workers.state import ModelState
-from restorer.packing import pack, unpack
+from restorer.packing import StateEntries, pack, unpack
 from tests.core.refusals import refuses
 from tests.runtime.jobs import odd_job
 
@@ -328,3 +331,29 @@ def test_what_is_kept_in_another_type_than_its_parameter_is_loaded_as_it_was(mak
             if isinstance(one, torch.Tensor):
                 one.zero_()
     assert torch.equal(state(optimizer)[1], before), "they are copies"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9)])
+def test_moments_lie_in_the_order_of_their_parameters_numbers(kind):
+    """Fused updates pass over memory as it lies: moments in another order would be those of other numbers."""
+
+    def step(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in layer.parameters():
+            parameter.grad = torch.empty_like(parameter).copy_(torch.arange(parameter.numel()).view(parameter.shape))
+        optimizer.step()
+
+    whole, moved = (nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last) for _ in range(2))
+    source, target = (kind(layer.parameters(), lr=1e-3, fused=True) for layer in (whole, moved))
+    step(whole, source)
+    moved.load_state_dict(whole.state_dict())
+    state, arrived = OptimizerState(target), OptimizerState(source).export(whole.parameters())
+    for parameter, entries in zip(moved.parameters(), arrived, strict=True):
+        state.load(parameter, {key: value for (_, key), value in sent(entries).items()})
+    assert {value.stride() for value in target.state[moved.weight].values() if value.dim()} == {whole.weight.stride()}
+    step(whole, source)
+    step(moved, target)
+    assert torch.equal(whole.weight, moved.weight)
+
+
+def sent(entries: Mapping[str, Any]) -> StateEntries:
+    return unpack(*pack({("", key): value for key, value in entries.items()}))
