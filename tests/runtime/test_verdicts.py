@@ -46,6 +46,28 @@ def test_who_copied_a_layer_is_no_witness_for_its_source():
     assert judged({0: votes(a=1, b=2, c=2)}, {(0, "a"), (0, "b"), (0, "c")}) == Verdict((0,), ("a",))
 
 
+def test_a_source_does_not_stand_against_copies_of_it_that_agree_with_each_other():
+    """It may have erred since it sent what they hold."""
+    copies = {(0, "b"), (0, "c"), (0, "d")}
+    assert judged({0: votes(a=2, b=1, c=1, d=1)}, copies) == Verdict((0,), ())
+    assert judged({0: votes(a=2, b=2, c=1, d=1)}, copies) == Verdict((0,), ())
+    assert judged({0: votes(a=2, b=2, c=2, d=1)}, copies) == Verdict((0,), ("d",))
+    assert judged({0: votes(a=2, b=1)}, {(0, "b")}) == Verdict((0,), ())
+    assert judged({0: votes(a=2, b=1, c=3)}, copies) == Verdict((0,), ())
+
+
+def test_a_source_may_be_preferred_to_copies_that_agree_with_nobody():
+    copies = {(0, "b"), (0, "c"), (0, "d")}
+    for told, wrong in (
+        (votes(a=2, b=1), ("b",)),
+        (votes(a=2, b=1, c=3), ("b", "c")),
+        (votes(a=2, b=2, c=1), ("c",)),
+        (votes(a=2, b=1, c=1, d=1), ()),
+        (votes(a=2, b=2, c=1, d=1), ()),
+    ):
+        assert judged({0: told}, copies, prefers_sources=True) == Verdict((0,), wrong)
+
+
 @given(st.data())
 def test_all_who_err_are_found_and_nobody_else(data):
     """Any workers err, in any layers of theirs, each in a way of its own, as long as two holders of each layer are right."""

@@ -133,6 +133,11 @@ class Executor:
             self.groups.all_reduce(told, self._plan.workers)
             self._judge(self.status.step, told.tolist())
 
+    @property
+    def copied(self) -> frozenset[int]:
+        """Layers that this worker has from others, and that were not compared since."""
+        return self._comparison.copied
+
     def leave(self) -> None:
         """Let go of what a step that was called off holds; its gradients stay, in case another worker has committed it."""
         self._begin(self._step)

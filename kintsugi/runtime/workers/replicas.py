@@ -13,7 +13,7 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import CommunicationError, some
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.digests import entries_digest
-from kintsugi.runtime.verdicts import Slot, Verdict, Vote, judged
+from kintsugi.runtime.verdicts import Verdict, Vote, judged
 from kintsugi.runtime.workers.state import ModelState
 
 
@@ -37,7 +37,7 @@ class Comparison:
         *,
         kind: int = 0,
         every_steps: int | None = None,
-        copied: Collection[Slot] = frozenset(),
+        copied: Collection[int] = frozenset(),
     ) -> None:
         """Prepare the comparisons.
 
@@ -46,10 +46,12 @@ class Comparison:
             plan: of the attempt.
             kind: of the worker's device.
             every_steps: from one comparison to the next, beside those that are due in any case; null: none is due.
-            copied: who got a layer from another worker, or from a checkpoint, with this attempt: no witness for it before others
-                have said the same.
+            copied: layers that this worker got from another one, or from a checkpoint, and that were not compared since: it is no
+                witness for them.
         """
-        self._worker, self._kind, self._copied = worker, kind, copied
+        self._worker, self._kind = worker, kind
+        self.copied = frozenset(copied)
+        """As above, so far."""
         self._workers = plan.workers
         self._slots = [(layer, holder) for layer, holders in enumerate(plan.holders) if len(holders) > 1 for holder in holders]
         self._every_steps = every_steps if self._slots else None
@@ -67,19 +69,21 @@ class Comparison:
     def told(self, state: ModelState) -> Tensor:
         """What this worker says, zeros in the places of all others: on the host, to be added up over all. Shape [words]."""
         kinds = [self._kind if worker == self._worker else 0 for worker in self._workers]
-        own = {layer: state_digest(state, layer) for layer, holder in self._slots if holder == self._worker}
-        digests = [own[layer] if holder == self._worker else 0 for layer, holder in self._slots]
-        return torch.tensor([*kinds, *digests], dtype=torch.float64)
+        own = [layer if holder == self._worker else None for layer, holder in self._slots]
+        digests = [0 if layer is None else state_digest(state, layer) for layer in own]
+        are_copied = [layer in self.copied for layer in own]
+        return torch.tensor([*kinds, *digests, *are_copied], dtype=torch.float64)
 
     def verdict(self, told: Sequence[float]) -> Verdict:
         """What all say together, which is the same on all."""
         kinds = dict(zip(self._workers, told, strict=False))
+        first, behind = len(self._workers), len(self._workers) + len(self._slots)
         votes: dict[int, dict[str, Vote]] = defaultdict(dict)
-        for (layer, holder), digest in zip(self._slots, told[len(self._workers) :], strict=True):
+        for (layer, holder), digest in zip(self._slots, told[first:behind], strict=True):
             votes[layer][holder] = Vote(kinds[holder], digest)
-        found = judged(votes, self._copied)
-        self._copied = frozenset()
-        return found
+        copied = {slot for slot, is_copied in zip(self._slots, told[behind:], strict=True) if is_copied}
+        self.copied -= votes.keys()
+        return judged(votes, copied)
 
     def took(self, *, has_checkpoint: bool) -> None:
         """A step was applied; with a checkpoint of the state after it, that is what the next comparison is about."""

@@ -1,6 +1,6 @@
 """Stages what a plan gives a worker to do: its state, moved, built or read, and the executor of its actions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
@@ -18,7 +18,6 @@ from kintsugi.runtime.likeness import Traits, traits
 from kintsugi.runtime.messages import Prepare
 from kintsugi.runtime.models import ModelShape, TrainingJob, model_shape
 from kintsugi.runtime.records.tracing import ActionTrace
-from kintsugi.runtime.verdicts import Slot
 from kintsugi.runtime.workers.beginning import require_alike
 from kintsugi.runtime.workers.commit import Permit, StepStatus, anything
 from kintsugi.runtime.workers.executor import ActionHook, Executor
@@ -90,8 +89,16 @@ class Stager:
         require_alike(self.worker, self.job, state, plan, groups)
         return state
 
-    def executor(self, message: Prepare, actions: tuple[Action, ...], groups: Groups, state: ModelState | None) -> Executor | None:
-        """What runs the plan's steps here; null without a slot."""
+    def executor(
+        self,
+        message: Prepare,
+        actions: tuple[Action, ...],
+        groups: Groups,
+        state: ModelState | None,
+        *,
+        copied: Collection[int] = frozenset(),
+    ) -> Executor | None:
+        """What runs the plan's steps here; null without a slot. `copied` are the present one's, which may have compared nothing."""
         if state is None:
             return None
         executor = Executor(
@@ -109,19 +116,19 @@ class Stager:
             recorder=self.books.recorder(message, self.job),
             trace=self.trace,
             permit=self.permit,
-            comparison=self._comparison(message),
+            comparison=self._comparison(message, copied),
         )
         executor.status = StepStatus(step=message.start_step, last_record=message.record)
         self.trace.follow(message.plan)
         return executor
 
-    def _comparison(self, message: Prepare) -> Comparison:
+    def _comparison(self, message: Prepare, copied: Collection[int]) -> Comparison:
         return Comparison(
             self.worker,
             message.plan,
             kind=device_kind(torch.device(self.job.device)),
             every_steps=self.compare_every_steps,
-            copied=copied(message),
+            copied={*copied, *arriving(message, self.worker)},
         )
 
 
@@ -147,11 +154,11 @@ def _require_plan_of(job: TrainingJob, plan: Plan) -> None:
             raise InvalidInputError(message, field="plan", value=planned)
 
 
-def copied(message: Prepare) -> frozenset[Slot]:
-    """Layers, and who gets them with an attempt: they say of them what their source says."""
-    moved = {(transfer.layer, transfer.target) for transfer in message.migration.transfers}
+def arriving(message: Prepare, worker: str) -> set[int]:
+    """Layers that a worker gets with an attempt, from others or from a checkpoint: it says of them what their source says."""
+    moved = {transfer.layer for transfer in message.migration.transfers if transfer.target == worker}
     read = message.restore.layers if message.restore is not None else ()
-    return frozenset(moved | {(layer, holder) for layer in read for holder in message.plan.holders[layer]})
+    return moved | {layer for layer in read if worker in message.plan.holders[layer]}
 
 
 def _holds_nothing(layer: int, kind: StateKind) -> NoReturn:

@@ -201,9 +201,11 @@ class WorkerProcess:
         groups = self._connect(message, actions)
         regrouped_at = time.monotonic()
         self._faults.strike_if(FaultPoint.TRANSFER)
-        state = self._stager.state(message, groups, self._executor.state if self._executor is not None else None)
+        present = self._executor
+        state = self._stager.state(message, groups, present.state if present is not None else None)
         transferred_at = time.monotonic()
-        self._next_executor = self._stager.executor(message, actions, groups, state)
+        copied = present.copied if present is not None else frozenset[int]()
+        self._next_executor = self._stager.executor(message, actions, groups, state, copied=copied)
         self._staged = message
         self._faults.strike_if(FaultPoint.READY)
         self.tell(Ready(message.attempt, regrouped_at, transferred_at))

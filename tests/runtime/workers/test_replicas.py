@@ -9,7 +9,7 @@ from kintsugi.core.decision import Migration, StateKind, Transfer
 from kintsugi.runtime.messages import Prepare, Restore
 from kintsugi.runtime.verdicts import Verdict
 from kintsugi.runtime.workers.replicas import Comparison, state_digest
-from kintsugi.runtime.workers.stager import copied
+from kintsugi.runtime.workers.stager import arriving
 from kintsugi.runtime.workers.state import ModelState
 from tests.builders import grid_plan
 from tests.runtime.jobs import odd_job
@@ -89,6 +89,24 @@ def test_who_gets_a_layer_with_an_attempt_only_says_what_its_source_says():
         start_step=4,
         is_initial=False,
     )
-    assert copied(message) == {(2, "w01")}
-    read = Restore(folder=Path("step-4"), layers=(1,), is_whole=False)
-    assert copied(replace(message, restore=read)) == {(2, "w01"), (1, "w00"), (1, "w01"), (1, "w02")}
+    assert {worker: arriving(message, worker) for worker in plan.workers} == {"w00": set(), "w01": {2}, "w02": set()}
+    read = replace(message, restore=Restore(folder=Path("step-4"), layers=(1,), is_whole=False))
+    assert {worker: arriving(read, worker) for worker in plan.workers} == {"w00": {1}, "w01": {1, 2}, "w02": {1}}
+
+
+def test_who_copied_a_layer_is_no_witness_until_it_was_compared_whatever_attempts_end_before():
+    layers = frozenset(range(len(odd_job().layers)))
+    plan = grid_plan(len(layers), [1, 1, 1], [len(layers)] * 3)
+    states = states_of(plan)
+    for worker in ("w00", "w02"):
+        with torch.no_grad():
+            next(iter(states[worker].parameters.values())).view(-1)[0].mul_(1 + 2**-52)
+    comparisons = {worker: Comparison(worker, plan, every_steps=1, copied=layers) for worker in plan.workers[2:]}
+    comparisons |= {worker: Comparison(worker, plan, every_steps=1) for worker in plan.workers[:2]}
+    heard = sum(comparisons[worker].told(states[worker]) for worker in plan.workers).tolist()
+    assert comparisons["w02"].copied == layers
+    for comparison in comparisons.values():
+        found = comparison.verdict(heard)
+        assert found.layers
+        assert not found.wrong  # one against one and its copy
+        assert not comparison.copied
