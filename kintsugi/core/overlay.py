@@ -63,6 +63,8 @@ class OverlayWorker:
     """What it adds to each reduction; null where it did not say: as much as its state."""
     protocol: int = 1
     """Version of what it says to its neighbours; the same for all that take part."""
+    disagreed_with: tuple[str, ...] = ()
+    """Workers that failed with it, since they held different states and nobody could tell whose was right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

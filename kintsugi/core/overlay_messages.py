@@ -21,7 +21,7 @@ class OverlayEventKind(StrEnum):
     LINK_DISCONNECTED = "link_disconnected"
     """Disconnect-link, asked by one end, or the loss of the link, which `detail` explains: `link`, `interrupted`."""
     WORKER_FAILED = "worker_failed"
-    """`worker`, and `teller`; the scheduler tells it itself where no heartbeat comes."""
+    """`worker`, and `teller`; the scheduler tells it itself where no heartbeat comes. `disagreeing` ones fail with it."""
     LINK_MEASURED = "link_measured"
     """`link`, `alpha_seconds`, `beta_seconds_per_byte`."""
     STATE_REPLICATED = "state_replicated"
@@ -73,6 +73,8 @@ class OverlayEvent:
     """Which worker tells of the loss of another one: the word of one that has failed itself is refused."""
     teller_incarnation: int = 0
     """The life in which it tells that."""
+    disagreeing: dict[str, int] = field(default_factory=dict)
+    """Workers, by incarnation, that fail along with `worker`: they hold different states, and nobody can tell whose is right."""
     overlay: Overlay | None = None
     """The newest one that a new scheduler or its voters had seen: it goes on from there where its log ends earlier."""
 
@@ -91,6 +93,9 @@ class OverlayEvent:
             self._require("address", "term")
         for counted in ("incarnation", "teller_incarnation", "generation", "restarts", "term", "step"):
             checks.non_negative(counted, getattr(self, counted) or 0)
+        for worker, incarnation in self.disagreeing.items():
+            checks.name("disagreeing", worker)
+            checks.non_negative(f"disagreeing.{worker}", incarnation)
         if self.alpha_seconds is not None:
             checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)
         if self.beta_seconds_per_byte is not None:

@@ -1,5 +1,6 @@
 """Workers come and go: what each such event changes in the overlay, before the rest follows from it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kintsugi.core.errors import ConflictError, NotFoundError, ReconfigurationError, StaleIncarnationError
@@ -82,7 +83,8 @@ def fail(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
     """A worker is lost; the word about a life that is over changes nothing.
 
     Who tells it of another is believed while it has not failed itself: where two lose sight of each other, one is left. The only
-    worker that holds the state is lost once it is silent, not before: nobody could go on without it.
+    worker that holds the state is lost once it is silent, not before: nobody could go on without it. Those that disagree fail
+    together: none of them goes on from what may be wrong.
 
     Raises:
         NotFoundError: who tells it is not in the overlay.
@@ -96,7 +98,12 @@ def fail(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
         return overlay
     if event.teller is not None and in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING) == (worker.id,):
         raise ConflictError("alone holds the state; it is given up once it is silent", field="worker", value=worker.id)
-    return fail_workers(overlay, (worker.id,), event.detail or "reported as failed")
+    detail = event.detail or "reported as failed"
+    return (
+        _fail_together(overlay, worker, event.disagreeing, detail)
+        if event.disagreeing
+        else fail_workers(overlay, (worker.id,), detail)
+    )
 
 
 def become_active(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
@@ -160,6 +167,15 @@ def _speaking(overlay: Overlay, speaker: str | None, incarnation: int) -> Overla
     if worker.state is WorkerState.FAILED or incarnation < worker.incarnation:
         raise stale(worker)
     return worker
+
+
+def _fail_together(overlay: Overlay, worker: OverlayWorker, others: Mapping[str, int], detail: str) -> Overlay:
+    """With all of them failed that are still in the life in which they disagreed."""
+    lives = {**others, worker.id: worker.incarnation}
+    there = [one for one in overlay.workers if one.state is not WorkerState.FAILED and lives.get(one.id) == one.incarnation]
+    for one in there:
+        overlay = put_worker(overlay, replace(one, disagreed_with=tuple(sorted(lives.keys() - {one.id}))))
+    return fail_workers(overlay, [one.id for one in there], detail)
 
 
 def _bridges(overlay: Overlay, leaver: str) -> list[tuple[str, str]]:

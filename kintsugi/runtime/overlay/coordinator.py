@@ -198,11 +198,18 @@ class Coordinator:
         return exits.capture_exit_event() or self._member.agent.state is WorkerState.DRAINING
 
     def request_node_exit(self) -> None:
-        """Leave the job: returns once the others go on without this worker, or after `drain_timeout_seconds`."""
+        """Leave the job: returns once the others go on without this worker, or after `drain_timeout_seconds`.
+
+        Raises:
+            WrongStateError: this worker came to hold something else than most: its model is not theirs.
+            DisagreementError: workers hold different states, and nobody can tell whose is right.
+        """
         if not self._has_left:
             self._has_left = True
-            self._member.leave(Deadline(self.options.drain_timeout_seconds))
-            self.close()
+            try:
+                self._member.leave(Deadline(self.options.drain_timeout_seconds))
+            finally:
+                self.close()
 
     def connect_link(self, worker: str) -> None:
         """Ask for a link with another worker of the job; it takes effect at the end of a step."""

@@ -2,12 +2,12 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import GivenUpError
+from kintsugi.runtime.overlay.comparing import WrongStateError
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.rounds import Rounds
@@ -28,6 +28,9 @@ class Leaver:
         Args:
             take_part: one more reduction to which this worker adds nothing.
             deadline: when it goes in any case.
+
+        Raises:
+            WrongStateError: it holds something else than most.
         """
         own = self._agent.identity
         name = f"{own.worker}-{own.incarnation}"
@@ -35,10 +38,14 @@ class Leaver:
         overdue = threading.Timer(deadline.left_seconds, self._agent.give_up, ["did not come to leave in time"])
         overdue.daemon = True
         overdue.start()
-        with suppress(GivenUpError):
+        try:
             while self._rounds.counts and not deadline.is_over:
                 take_part()
-        overdue.cancel()
+        except GivenUpError as error:
+            if isinstance(error, WrongStateError):
+                raise
+        finally:
+            overdue.cancel()
         if self._agent.given_up:
             return
         self._agent.await_overlay(lambda overlay: not self._sends(overlay), deadline.left_seconds)

@@ -1,5 +1,7 @@
 """What became of a link that was lost: its other end is gone, or only the way to it. One death is one event, whoever tells it."""
 
+from collections.abc import Mapping
+
 import structlog
 
 from kintsugi.core.overlay import OverlayWorker, WorkerState
@@ -14,6 +16,11 @@ _KNOCK_SECONDS = 3.0
 
 _LAST_WORDS_SECONDS = 5.0
 """From the end of a link to the end of the step that needed it, where all of it arrived before."""
+
+
+def failure_id(worker: str, incarnation: int) -> str:
+    """Of the event that a life of a worker has failed, whoever tells it."""
+    return f"failed-{worker}-{incarnation}"
 
 
 class Losses:
@@ -65,6 +72,21 @@ class Losses:
             detail="a reduction needs it, and it is not there",
         )
 
+    def report_wrong(self, workers: Mapping[str, int], why: str) -> None:
+        """Tell that workers, in these lives, hold something else than most."""
+        own = self._agent.identity
+        for worker, incarnation in workers.items():
+            self._agent.teller.tell(
+                OverlayEventKind.WORKER_FAILED,
+                failure_id(worker, incarnation),
+                worker=worker,
+                incarnation=incarnation,
+                teller=own.worker,
+                teller_incarnation=own.incarnation,
+                interrupted=True,
+                detail=why,
+            )
+
     def _is_still_needed(self, other: str) -> bool:
         """Whether what a worker sent last, before it went on, did not arrive in time either."""
         self._agent.closing.wait(_LAST_WORDS_SECONDS)
@@ -77,7 +99,7 @@ class Losses:
             return False
         self._agent.teller.tell(
             OverlayEventKind.WORKER_FAILED,
-            f"failed-{other}-{known.incarnation}",
+            failure_id(other, known.incarnation),
             worker=other,
             incarnation=known.incarnation,
             teller=own.worker,

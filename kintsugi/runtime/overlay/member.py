@@ -3,10 +3,10 @@
 import statistics
 import time
 from collections import deque
+from collections.abc import Mapping
 
 import structlog
 
-from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay, WorkerState
 from kintsugi.core.overlay_messages import OverlayEventKind, OverlayHeartbeat
 from kintsugi.runtime import endings
@@ -21,7 +21,7 @@ from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.joining import Joiner
 from kintsugi.runtime.overlay.leaving import Leaver
 from kintsugi.runtime.overlay.links import Links
-from kintsugi.runtime.overlay.losses import Losses
+from kintsugi.runtime.overlay.losses import Losses, failure_id
 from kintsugi.runtime.overlay.messages import Channel
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.probe import Prober
@@ -75,7 +75,7 @@ class Member:
         self._inbox = Inbox(links.acknowledge)
         self.agent = Agent(links.identity, links, self._inbox, scheduler, overlay, options=options)
         losses = Losses(self.agent)
-        self._comparison = Comparison(worker, trained.vote, options.compare_every_steps)
+        self._comparison = Comparison(links.identity, trained.vote, options.compare_every_steps)
         self.rounds = Rounds(
             worker,
             links,
@@ -85,6 +85,7 @@ class Member:
             make=trained.memory,
             comparison=self._comparison,
             report_missing=losses.report_missing,
+            report_wrong=losses.report_wrong,
         )
         self._joiner = Joiner(
             self.agent, links, self.rounds, trained, options=options, silent_seconds=lambda: scheduler.silent_seconds
@@ -121,11 +122,10 @@ class Member:
 
         Where that fails the others have a step that this worker lacks: it takes part no more.
         """
-        if self.agent.given_up:
-            raise GivenUpError(self.agent.given_up, field="worker", value=self.agent.identity.worker)
-        own = self._trained.gathered(weight) if weight else None
-        began = time.monotonic()
         try:
+            self._require_counted()
+            own = self._trained.gathered(weight) if weight else None
+            began = time.monotonic()
             committed = self.rounds.reduce(own, weight)
         except (WrongStateError, DisagreementError) as error:
             self._end(error)
@@ -140,23 +140,45 @@ class Member:
             raise
         return committed
 
-    def _end(self, error: KintsugiError) -> None:
-        """Tell why this worker is lost, and take part no more."""
-        if isinstance(error, DisagreementError):
+    def _require_counted(self) -> None:
+        """Require that the others count on this worker.
+
+        Raises:
+            DisagreementError: it holds something else than others do, and nobody can tell who is right.
+            GivenUpError: they go on without it for another reason.
+        """
+        self._comparison.require_agreement()
+        if self.agent.given_up:
+            raise GivenUpError(self.agent.given_up, field="worker", value=self.agent.identity.worker)
+
+    def _end(self, error: WrongStateError | DisagreementError) -> None:
+        """Tell why this worker is lost, and with whom, and take part no more."""
+        if self.agent.closing.is_set():
+            return
+        own, lives = self.agent.identity, {}
+        if isinstance(error, DisagreementError) and isinstance(error.workers, Mapping):
+            lives = dict(error.workers)
             for neighbor in self._links.up:
-                self._links.tell(neighbor, DISAGREE, {"number": error.number, "workers": error.workers})
+                self._links.tell(neighbor, DISAGREE, {"number": error.number, "workers": lives})
         self._links.await_sent(_LAST_WORD_SECONDS)  # the others are to hear what this one has heard
-        own = self.agent.identity
         self._log.error("holds what it must not go on from, and ends", error=str(error))
-        name = f"failed-{own.worker}-{own.incarnation}"
-        self.agent.teller.tell(OverlayEventKind.WORKER_FAILED, name, interrupted=True, detail=error.message)
+        others = {worker: incarnation for worker, incarnation in lives.items() if worker != own.worker}
+        name = failure_id(own.worker, own.incarnation)
+        kind = OverlayEventKind.WORKER_FAILED
+        self.agent.teller.tell(kind, name, interrupted=True, detail=error.message, disagreeing=others)
         self.agent.await_overlay(lambda _: self.agent.state is WorkerState.FAILED, _LAST_WORD_SECONDS)
         self.agent.give_up(error.message)
         self.close()
 
     def leave(self, deadline: Deadline) -> None:
-        """Go once the others reduce without this worker."""
+        """Go once the others reduce without this worker.
+
+        Raises:
+            WrongStateError: it holds something else than most.
+            DisagreementError: workers hold different states, and nobody can tell whose is right.
+        """
         Leaver(self.agent, self._links, self.rounds).run(lambda: self.update(0.0), deadline)
+        self._comparison.require_agreement()
 
     def close(self) -> None:
         """End everything at once, links included."""
@@ -175,6 +197,7 @@ class Member:
         control.on(following.ELSEWHERE, lambda worker, message: self.sources.spare(worker, message.fields))
         control.on(following.FORGOTTEN, self._joiner.pursuit.hear_forgotten)
         control.on(DISAGREE, self._comparison.hear)
+        self.agent.on_overlay(self._comparison.heed)
         for kind in probe.KINDS:
             control.on(kind, self._prober.hear)
         self._links.hear(Channel.CONTROL, control.hear)

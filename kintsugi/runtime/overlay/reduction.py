@@ -37,8 +37,7 @@ class Header:
     attempt: int = 0
     """In which it was summed."""
     states: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """What workers say of the state that they add to: kind of device, digest, and whether they are witnesses for it (1) or have it
-    from others (0)."""
+    """What workers say of the state that they add to: `comparing.Said`."""
 
     def as_fields(self) -> dict[str, Any]:
         """As it travels."""

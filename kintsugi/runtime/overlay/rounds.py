@@ -1,13 +1,13 @@
 """Reductions, one after another: which policy each runs under, and what happens when one is called off."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
-from kintsugi.core.overlay import Overlay, Shape, SynchronizationPolicy
+from kintsugi.core.overlay import Overlay, Shape, SynchronizationPolicy, WorkerState
 from kintsugi.core.pauses import doubled_seconds
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError, Sum
 from kintsugi.runtime.overlay.comparing import Comparison, WrongPeersError
@@ -52,6 +52,7 @@ class Rounds:
         make: Callable[[], Vector],
         comparison: Comparison,
         report_missing: Callable[[str, int], None],
+        report_wrong: Callable[[Mapping[str, int], str], None],
     ) -> None:
         """Begin with the overlay as the agent knows it.
 
@@ -64,10 +65,11 @@ class Rounds:
             make: gives memory for one vector, which is its own as long as anything refers to it.
             comparison: of what the workers hold.
             report_missing: is told of a neighbour whose link an attempt needs and has not.
+            report_wrong: is told of workers, in which life, that hold something else than most, and why.
         """
         self._worker, self._links, self._inbox = worker, links, inbox
         self._desired, self._options, self._make, self._report_missing = desired, options, make, report_missing
-        self._comparison = comparison
+        self._comparison, self._report_wrong = comparison, report_wrong
         self._num_lost = 0
         self.effective = desired.overlay
         """The overlay that the next reduction runs under."""
@@ -140,6 +142,7 @@ class Rounds:
                 self._await_restart(error.worker)
             except WrongPeersError as error:
                 self._await_next_attempt(error.worker)
+                self._require_known(error)
             except CalledOffError:
                 self._require_open()
 
@@ -276,12 +279,14 @@ class Rounds:
 
     def _require_place(self) -> None:
         if not self.counts:
+            self._comparison.require_agreement()
             why = self._desired.why_given_up or "the others go on without this worker; join again"
             raise GivenUpError(why, field="worker", value=self._worker)
 
     def _require_open(self) -> None:
         """A pass was called off: for a newer attempt, or because this worker was closed."""
         if self._inbox.is_closed:
+            self._comparison.require_agreement()
             raise GivenUpError(self._desired.why_given_up or "was closed", field="worker", value=self._worker)
 
     def _await_restart(self, lost: str) -> None:
@@ -290,6 +295,12 @@ class Rounds:
         threading.Event().wait(pause_seconds(self._num_lost))
         self._report_missing(lost, self.restarts)
         self._await_next_attempt(lost)
+
+    def _require_known(self, error: WrongPeersError) -> None:
+        """Tell who is wrong where the next attempt counts on them, for they were called off before they knew."""
+        counted = {one.id: one.incarnation for one in self._desired.overlay.workers if one.state is not WorkerState.FAILED}
+        if left := {worker: life for worker, life in error.workers.items() if counted.get(worker) == life}:
+            self._report_wrong(left, error.message)
 
     def _await_next_attempt(self, lost: str) -> None:
         try:

@@ -252,6 +252,18 @@ def test_a_joiner_that_lost_track_gives_up_the_state_that_it_holds_and_nobody_wa
         world.tell("replication_requested", worker="w00")
 
 
+def test_those_that_disagree_fail_together_in_the_lives_in_which_they_did():
+    world = mesh("a", "b", "c", "d")
+    world.tell("worker_failed", worker="d", incarnation=0, disagreeing={"a": 0, "b": 0, "c": 7, "gone": 0}, interrupted=True)
+    assert [world.state(worker) for worker in "abd"] == [WorkerState.FAILED] * 3
+    assert world.overlay.worker("a").disagreed_with == ("b", "c", "d", "gone")
+    assert world.state("c") is WorkerState.ACTIVE
+    assert not world.overlay.worker("c").disagreed_with
+    before = world.overlay
+    assert world.tell("worker_failed", worker="a", disagreeing={"c": 0}) == before
+    assert world.replayed() == world.overlay
+
+
 def test_of_two_that_lose_sight_of_each_other_one_is_left():
     world = mesh("w00", "w01")
     told = {"interrupted": True, "restarts": 0}
