@@ -71,6 +71,14 @@ class FaultKind(StrEnum):
 
 _SIGNALS = {FaultKind.KILL: signal.SIGKILL, FaultKind.FREEZE: signal.SIGSTOP, FaultKind.PREEMPT: signal.SIGTERM}
 _BETWEEN_STEPS = (FaultPoint.STEP, FaultPoint.APPLIED)
+_WITHOUT_STEP = (
+    FaultPoint.START,
+    FaultPoint.REGROUP,
+    FaultPoint.TRANSFER,
+    FaultPoint.READY,
+    FaultPoint.COLLECT,
+    FaultPoint.COLLECTED,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +179,15 @@ def flip(tensor: Tensor) -> None:
     first[0] ^= 1
 
 
-def fail_at(step: int, worker: str, at: str = "forward", how: str = "kill", *, microbatch: int | None = None) -> Fault:
+def fail_at(step: int | None, worker: str, at: str = "forward", how: str = "kill", *, microbatch: int | None = None) -> Fault:
     """A fault as a line of a script: `fail_at(3, "w02", "backward")`.
+
+    Args:
+        step: in which it strikes; null for any, and for points that belong to none.
+        worker: that is struck.
+        at: where in its run: one of `FaultPoint`, which says what each of them is.
+        how: one of `FaultKind`; what strikes files asks for `at="checkpoint"`.
+        microbatch: of "forward" and "backward", before which it strikes; null is the first.
 
     Raises:
         InvalidInputError: there is no such point or kind of fault.
@@ -198,9 +213,23 @@ def require_struck(
         InvalidInputError: one is of a worker, step, micro-batch or checkpoint that there is not.
     """
     for index, fault in enumerate(faults):
-        with told_as({name: f"faults[{index}].{name}" for name in ("worker", "step", "microbatch", "at")}):
+        if not isinstance(fault, Fault):
+            message = 'is no fault: say kintsugi.fail_at(3, "w01")'
+            raise InvalidInputError(message, field=f"faults[{index}]", value=repr(fault)[:200])
+        with told_as({name: f"faults[{index}].{name}" for name in ("worker", "step", "microbatch", "generation", "at")}):
+            _require_numbers(fault)
             _require_place(fault, workers, num_steps=num_steps, has_folder=has_folder)
             _require_microbatch(fault, num_microbatches)
+
+
+def _require_numbers(fault: Fault) -> None:
+    for name in ("step", "microbatch", "generation"):
+        number: int | None = getattr(fault, name)
+        if number is not None:
+            checks.whole(name, number)
+    if fault.at in _WITHOUT_STEP and fault.step is not None:
+        message = f"{fault.at.value!r} belongs to no step, so that this never strikes: say step None"
+        raise InvalidInputError(message, field="step", value=fault.step)
 
 
 def _require_place(fault: Fault, workers: Collection[str], *, num_steps: int, has_folder: bool) -> None:

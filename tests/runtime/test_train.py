@@ -27,6 +27,11 @@ def test_workers_are_a_whole_number_or_a_cluster(workers):
         (fail_at(1, "w01", microbatch=-1), "faults[1].microbatch", -1),
         (fail_at(1, "w01", "reduce", microbatch=1), "faults[1].microbatch", 1),
         (fail_at(1, "w01", "checkpoint", "tear"), "faults[1].at", "checkpoint"),
+        (fail_at("3", "w01"), "faults[1].step", "3"),
+        (fail_at(1.5, "w01"), "faults[1].step", 1.5),
+        (fail_at(2, "w01", "start"), "faults[1].step", 2),
+        (fail_at(1, "w01", microbatch=0.5), "faults[1].microbatch", 0.5),
+        ("w01", "faults[1]", "'w01'"),
     ],
 )
 def test_a_fault_that_would_never_strike_is_refused(fault, field, value):
@@ -36,7 +41,7 @@ def test_a_fault_that_would_never_strike_is_refused(fault, field, value):
 
 def test_a_fault_of_any_step_or_later_generation_is_legal():
     faults = [Fault(worker="w00", at=FaultPoint.REGROUP, generation=1), fail_at(0, "w01"), fail_at(3, "w01", "checkpoint", "tear")]
-    faults.append(fail_at(1, "w00", "forward", microbatch=7))
+    faults += [fail_at(1, "w00", "forward", microbatch=7), fail_at(None, "w00", "start")]
     require_struck(faults, ["w00", "w01"], num_steps=4, num_microbatches=8, has_folder=True)
 
 
