@@ -87,6 +87,7 @@ class Keeper:
         if left is None:
             return None
         found, history = left
+        self._log.info("goes on from a checkpoint", step=found.step, run=str(self._options.folder))
         losses, microbatches = history.losses, history.microbatches
         for step in range(found.step):
             self._progress.adopt(step, losses.get(step, float("nan")), microbatches.get(step, ()))

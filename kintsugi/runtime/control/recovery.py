@@ -106,9 +106,10 @@ class Recoveries:
                 if value is not None:
                     setattr(self._under_way, name, value)
 
-    def end(self) -> None:
-        """The job trains again."""
-        self._under_way = None
+    def end(self) -> RecoveryTimeline | None:
+        """The job trains again: the recovery that is over with that, if one was under way."""
+        over, self._under_way = self._under_way, None
+        return over
 
     def committed(self, at: float) -> RecoveryTimeline | None:
         """A step is committed: the recovery whose first step it is."""

@@ -87,10 +87,13 @@ def test_how_a_process_ended_that_nobody_struck_is_told(end, told):
     )
 
 
-def test_of_one_that_was_struck_on_purpose_nothing_is_told():
+def test_of_one_that_was_struck_on_purpose_that_is_told_and_how_the_others_go_on():
     with capture_logs() as logs:
         run(tiny_gpt, gpt_request(2, 3), fail_at(1, "w01", "backward"))
-    assert not [log for log in logs if log["event"] == "a worker's process has ended"]
+    told = [log for log in logs if log["event"] in ("a worker's process has ended", "a worker is lost", "training goes on")]
+    assert [log["event"] for log in told] == ["a worker is lost", "training goes on"]
+    assert (told[0]["worker"], told[0]["reason"]) == ("w01", "by a fault that was asked for")
+    assert (told[1]["lost"], told[1]["workers"]) == (["w01"], 5)
 
 
 def test_a_script_that_ends_its_process_is_no_loss():
