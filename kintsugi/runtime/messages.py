@@ -221,6 +221,8 @@ class Differing:
     layers: tuple[int, ...]
     wrong: tuple[str, ...]
     """Who holds something else than most; empty where nobody can tell who is right."""
+    unsettled: tuple[int, ...]
+    """Those of the layers of which nobody can tell who is right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,10 +99,10 @@ class Attempt:
 
 def replicas_differ(differing: Differing, profile: Profile, *, can_go_back: bool) -> StateLostError:
     """Why a job ends whose replicas differ where nobody can tell which of them is right."""
-    names = some([profile.layers[layer].name for layer in differing.layers])
+    names = some([profile.layers[layer].name for layer in differing.unsettled])
     way_out = "train again, from the newest checkpoint" if can_go_back else "begin anew with run=..., for checkpoints to go back to"
     return StateLostError(
         f"replicas of {names} differ before step {differing.step}, and nobody can tell which of them is right: test the memory and "
         f"the processors of their hosts, and {way_out}",
-        layers=differing.layers,
+        layers=differing.unsettled,
     )

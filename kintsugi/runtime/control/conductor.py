@@ -30,7 +30,7 @@ from kintsugi.runtime.control.preparer import Preparer
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.recovery import Recoveries
 from kintsugi.runtime.control.roster import Roster
-from kintsugi.runtime.messages import CallOff, CheckpointEvery, Collect, Go
+from kintsugi.runtime.messages import CallOff, CheckpointEvery, Collect, Differing, Go
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult, run_result
@@ -51,6 +51,8 @@ class Conductor:
         self._idle_attempts = 0
         self._distrusted_step = -1
         """Before which replicas differed last, and nobody could tell which of them was right."""
+        self._distrusted_in = 0
+        """The attempt in which that was."""
         self._decision: Decision | None = None
         self._applied: Plan | None = None
         """Says where the state lies; null before any was made."""
@@ -112,6 +114,7 @@ class Conductor:
                 self._idle_attempts = 0
         if self.phase is Phase.TRAINING:
             self._note_resumed()
+        self._heed_differences([message for _, message in news.messages if isinstance(message, Differing)])
         silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
         missing = [handle for handle in silent if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle)]
         gone = [handle for handle in missing if self._farewells.has_gone(handle)]
@@ -120,7 +123,6 @@ class Conductor:
         if lost := [handle for handle in missing if handle not in gone]:
             self._lose(lost)
         self._farewells.announce(is_training=self.phase is Phase.TRAINING)
-        self._heed_differences()
         self._check_deadlines()
         self._advance()
         if (every := self.keeper.look()) is not None:
@@ -208,27 +210,35 @@ class Conductor:
             )
         return True
 
-    def _heed_differences(self) -> None:
-        """Go back to a checkpoint where replicas differ and nobody can tell which is right; who is surely wrong ends by itself.
+    def _heed_differences(self, told: Sequence[Differing]) -> None:
+        """Go back where nobody can tell which replicas are right, once for all who say so; who is surely wrong ends by itself.
+
+        So where the attempt has been superseded since, too: what differed would be migrated, and compared with nothing.
+        """
+        for differing in told:
+            if differing.unsettled and differing.attempt > self._distrusted_in:
+                self._go_back(differing)
+
+    def _go_back(self, differing: Differing) -> None:
+        """Leave the step for the newest checkpoint.
 
         Raises:
             StateLostError: there is nothing to go back to, or the job got no further since it last went back.
         """
-        differing = self._attempt.differing
-        if differing is None or differing.wrong or self.phase is not Phase.TRAINING:
-            return
         if not self.keeper.is_on or differing.step <= self._distrusted_step:
             raise replicas_differ(differing, self._request.profile, can_go_back=self.keeper.is_on)
         holders = self.decision.plan.holders
         self._log.warning(
             "replicas differ, and nobody can tell which of them is right: test the memory and the processors of their hosts",
             step=differing.step,
-            layers=differing.layers,
-            workers=sorted({worker for layer in differing.layers for worker in holders[layer]}),
+            layers=differing.unsettled,
+            workers=sorted({worker for layer in differing.unsettled for worker in holders[layer]}),
         )
-        self._distrusted_step, self._preparer.distrusted = differing.step, differing.layers
-        self.recoveries.differed(differing.layers, time.monotonic())
-        self._begin_attempt(Phase.QUIESCING)
+        self._distrusted_in, self._distrusted_step = differing.attempt, differing.step
+        self._preparer.distrusted = differing.unsettled
+        self.recoveries.differed(differing.unsettled, time.monotonic())
+        if self.phase is not Phase.QUIESCING:
+            self._begin_attempt(Phase.QUIESCING)
 
     def _check_deadlines(self) -> None:
         overdue = self._patience.overdue(self.phase, self._attempt, self.decision, self._applied)

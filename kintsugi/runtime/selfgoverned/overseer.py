@@ -213,9 +213,9 @@ class Overseer:
         Raises:
             StateLostError: so it is.
         """
-        differing = self._attempt.differing
-        if differing is not None and not differing.wrong:
-            raise replicas_differ(differing, self._request.profile, can_go_back=self.keeper.is_on)
+        for attempt in self._attempts.values():
+            if attempt.differing is not None and attempt.differing.unsettled:
+                raise replicas_differ(attempt.differing, self._request.profile, can_go_back=self.keeper.is_on)
 
     def _try_again(self, reason: str) -> None:
         """Have the members connect anew, for what they said to each other may be lost with their connections alone.

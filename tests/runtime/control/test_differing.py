@@ -1,5 +1,6 @@
 """What the agent makes of replicas that are none: who is wrong ends by itself, and where nobody can tell all go back, once."""
 
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,12 @@ class Trained(Ensemble):
         for seat in self.crew.handles.values():
             seat.status = StepStatus(step)
 
-    def differ(self, step: int, *wrong: str) -> None:
+    def differ(self, step: int, *wrong: str, layers: tuple[int, ...] = (LAYER,), unsettled: tuple[int, ...] = ()) -> None:
         """All say that holders of a layer differ."""
         self.reach(step)
         self.differed_in = self.conductor._attempt.number
         for seat in self.crew.handles.values():
-            seat.answers.append(Differing(self.differed_in, step, (LAYER,), wrong))
+            seat.answers.append(Differing(self.differed_in, step, layers, wrong, unsettled if wrong else layers))
 
     def last_told(self, worker: str) -> Prepare:
         return [message for message in self.crew.handles[worker].told if isinstance(message, Prepare)][-1]
@@ -94,6 +95,37 @@ def test_one_that_is_lost_meanwhile_changes_nothing_in_that(tmp_path):
         told = job.last_told("w00")
         assert told.restore is not None
         assert (told.start_step, told.restore.is_whole, told.migration.transfers) == (4, True, ())
+
+
+def test_nor_does_one_whose_end_is_heard_of_along_with_the_difference(tmp_path):
+    with Trained(tmp_path) as job:
+        job.differ(6)
+        job.lose("w01")
+        job.until(job.has_gone_back)
+        assert job.here == {"w00"}
+        assert (job.last_told("w00").start_step, job.last_told("w00").restore.is_whole) == (4, True)
+
+
+def test_a_difference_that_is_heard_of_when_its_attempt_is_over_is_none_the_less_one(tmp_path):
+    with Trained(tmp_path) as job:
+        job.lose("w01")
+        job.differ(6)
+        job.crew.handles["w00"].answers, late = deque(), job.crew.handles["w00"].answers
+        job.conductor.poll()
+        assert job.conductor.phase is Phase.QUIESCING
+        job.crew.handles["w00"].answers.extendleft(late)
+        job.until(job.has_gone_back)
+        assert job.here == {"w00"}
+        assert job.last_told("w00").start_step == 4
+
+
+def test_one_that_is_wrong_about_a_layer_hides_no_other_one_of_which_nobody_can_tell(tmp_path):
+    with Trained(tmp_path) as job:
+        job.differ(6, "w01", layers=(0, LAYER), unsettled=(LAYER,))
+        job.lose("w01")
+        job.until(job.has_gone_back)
+        assert job.here == {"w00"}
+        assert job.last_told("w00").start_step == 4
 
 
 def test_what_was_gone_back_from_is_trusted_again_afterwards(tmp_path):

@@ -10,14 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from kintsugi.core.decision import Migration
-from kintsugi.core.errors import ReconfigurationError, UnavailableError
+from kintsugi.core.errors import ReconfigurationError, StateLostError, UnavailableError
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.patience import Patience
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.roster import Roster
-from kintsugi.runtime.messages import StepDone
+from kintsugi.runtime.messages import Differing, StepDone
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.selfgoverned.course import first_course
 from kintsugi.runtime.selfgoverned.overseer import Overseer
@@ -49,6 +49,19 @@ def test_who_does_not_start_is_named(decider):
     for require in (overseer._require_life, partial(Patience(options, fleet, Progress())._require_started, time.monotonic())):
         with pytest.raises(UnavailableError, match="workers: w01 did not start within 0 s"):
             require()
+    overseer.close()
+
+
+@pytest.mark.parametrize("decider", [LocalDecisions], indirect=True)
+def test_where_nobody_can_tell_who_is_right_the_job_ends_also_when_a_generation_is_over_and_another_one_is_wrong(decider):
+    overseer = Overseer(gpt_request(2, 1), Fleet(tiny_gpt, WorkerOptions()), decider, AgentOptions())
+    found_by = SimpleNamespace(worker="w00")
+    overseer._hear(Differing(1, 3, (0, 2), ("w01",), ()), found_by)
+    overseer._require_agreement()
+    overseer._hear(Differing(2, 3, (0, 2), ("w01",), (2,)), found_by)
+    with pytest.raises(StateLostError) as error:
+        overseer._require_agreement()
+    assert error.value.layers == (2,)
     overseer.close()
 
 

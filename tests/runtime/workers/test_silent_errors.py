@@ -13,6 +13,8 @@ from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.verdicts import Verdict
+from kintsugi.runtime.workers.worker import unsettled
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run
 
@@ -97,6 +99,15 @@ def test_faults_of_memory_strike_between_steps():
     assert Fault(worker="w01", at=FaultPoint.APPLIED, how=FaultKind.FLIP).at is FaultPoint.APPLIED
     with pytest.raises(InvalidInputError, match="strikes memory between steps, or a file"):
         fail_at(3, "w01", "forward", "flip")
+
+
+def test_a_layer_is_unsettled_where_none_of_its_holders_is_wrong():
+    plan = gpt_request(2, 2).plan
+    (first, *_), (last, *_) = plan.holders[0], plan.holders[-1]
+    layers = (0, plan.num_layers - 1)
+    assert unsettled(Verdict(layers), plan) == layers
+    assert unsettled(Verdict(layers, (first,)), plan) == layers[1:]
+    assert unsettled(Verdict(layers, (first, last)), plan) == ()
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
