@@ -255,9 +255,14 @@ class WorkerProcess:
         self.tell(Finished(self._attempt))
 
     def _run_step(self, executor: Executor, step: int) -> CommitRecord:
-        """Train one step; what the user's code makes of the messages of a step that was called off is no error of it."""
+        """Train one step; what the user's code makes of the messages of a step that was called off is no error of it.
+
+        That replicas differ is told all the same: all have said what they hold, so it is no less so.
+        """
         try:
             return executor.run(step)
+        except ReplicasDifferError:
+            raise
         except Exception:
             self._listener.require_current(self._attempt)
             raise

@@ -2,10 +2,11 @@
 
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kintsugi.core.errors import InvalidInputError, StateLostError
+from kintsugi.core.errors import CommunicationError, InvalidInputError, StateLostError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
@@ -14,7 +15,9 @@ from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.verdicts import Verdict
-from kintsugi.runtime.workers.worker import unsettled
+from kintsugi.runtime.workers.commit import anything
+from kintsugi.runtime.workers.replicas import ReplicasDifferError
+from kintsugi.runtime.workers.worker import WorkerProcess, unsettled
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run
 
@@ -108,6 +111,30 @@ def test_a_layer_is_unsettled_where_none_of_its_holders_is_wrong():
     assert unsettled(Verdict(layers), plan) == layers
     assert unsettled(Verdict(layers, (first,)), plan) == layers[1:]
     assert unsettled(Verdict(layers, (first, last)), plan) == ()
+
+
+class Heard:
+    """A line that keeps what a worker tells."""
+
+    def __init__(self) -> None:
+        self.told = []
+        self.send = self.told.append
+
+
+def test_what_was_found_in_a_step_that_is_called_off_at_that_moment_is_told_all_the_same():
+    def run(step: int) -> None:
+        process._listener._call_off(2)
+        raise found
+
+    process = WorkerProcess("w01", Heard(), WorkerOptions(), anything)
+    process._attempt = 1
+    found = ReplicasDifferError(3, Verdict((0,), ("w01",)), ["embedding"])
+    with pytest.raises(ReplicasDifferError):
+        process._run_step(SimpleNamespace(run=run), 3)
+    found = KeyError("of the user's code")
+    with pytest.raises(CommunicationError, match="attempt 1 was called off"):
+        process._run_step(SimpleNamespace(run=run), 3)
+    process._doorbell.close()
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
