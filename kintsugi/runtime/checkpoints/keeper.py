@@ -55,6 +55,8 @@ class Keeper:
         """Attempt and step of checkpoints that are complete, or never will be."""
         self._committed_step = 0
         """Of the latest checkpoint; the thread that commits writes it."""
+        self._restored_step = 0
+        """Of the state that all took from a checkpoint, or from the seed."""
         self._disk = Clerk("keeper")
         self._is_closed = False
         self._commits: list[Future[CheckpointRecord | None]] = []
@@ -87,6 +89,7 @@ class Keeper:
         if left is None:
             return None
         found, history = left
+        self._restored_step = found.step
         self._log.info("goes on from a checkpoint", step=found.step, run=str(self._options.folder))
         losses, microbatches = history.losses, history.microbatches
         for step in range(found.step):
@@ -181,21 +184,29 @@ class Keeper:
                 self._discard(*key)
 
     def distrust(self, step: int) -> None:
-        """Holders of the state before `step` do not hold the same: a checkpoint of it may be wrong, and is removed."""
-        if self._options is None:
+        """Holders of the state before `step` do not hold the same: a checkpoint of it may be wrong, and is removed.
+
+        Not where all took that state from it: what they hold has changed since.
+        """
+        if self._options is None or self._is_compared(step):
             return
         self._over.update((attempt, step) for attempt in self._writers)
         for key in [key for key in self._pending if key[1] == step]:
             self._discard(*key)
         self._disk.do(partial(self._store.remove, step))
 
-    def forget(self) -> None:
-        """The job goes back: what is still being written is of steps that are undone."""
-        for attempt, step in list(self._pending):
-            self._discard(attempt, step)
+    def _is_compared(self, step: int) -> bool:
+        """Whether all held the same before `step`: it was committed since, or was begun from a checkpoint."""
+        return step <= self._restored_step or step in self._progress.losses
+
+    def forget(self, step: int) -> None:
+        """The job goes back to before `step`: what is still being written is of steps that are undone."""
+        for key in list(self._pending):
+            self._discard(*key)
         self._writers.clear()
         self._lost.clear()
         self._committed_step = 0
+        self._restored_step = step
 
     def look(self) -> int | None:
         """Take in commits that are done; an interval that is to be told to the workers, if there is a new one."""

@@ -113,5 +113,5 @@ class Preparer:
         )
         if start.is_rewound:
             self.progress.rewind(start.settlement.start_step)
-            self.keeper.forget()
+            self.keeper.forget(start.settlement.start_step)
         return start

@@ -111,7 +111,7 @@ def test_so_are_those_of_steps_that_are_undone_or_that_one_could_not_write(run):
     run.write("w00", is_told=False)
     run.keeper.failed("w02", PartFailed(ATTEMPT, STEP, "no such file"))
     assert run.on_disk() == []
-    run.keeper.forget()
+    run.keeper.forget(0)
     run.write("w00", step=STEP + 1)
     assert run.on_disk() == []
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_is_hoped_for_while_every_part_is_there_or_on_its_way(run):
     later, another = (((ATTEMPT, STEP + 1),), ((ATTEMPT + 1, STEP),))
     assert run.keeper.is_hopeful(dict.fromkeys(WORKERS, later))
     assert not run.keeper.is_hopeful(dict.fromkeys(WORKERS, another))
-    run.keeper.forget()
+    run.keeper.forget(0)
     assert not run.keeper.is_hopeful(dict.fromkeys(WORKERS, later))
 
 
@@ -296,7 +296,7 @@ def test_a_disk_that_hangs_at_the_beginning_is_named(tmp_path):
 def test_after_going_back_an_earlier_one_counts_again(run):
     run.write_all(step=STEP + 2)
     assert run.keeper.newest().step == STEP + 2
-    run.keeper.forget()
+    run.keeper.forget(0)
     run.keeper.expect(ATTEMPT + 1, WORKERS)
     run.write_all(attempt=ATTEMPT + 1)
     assert run.keeper.newest().step == STEP
@@ -337,3 +337,31 @@ def test_a_checkpoint_of_a_state_that_is_not_trusted_is_removed_however_far_it_g
     run.keeper.expect(ATTEMPT + 1, WORKERS)
     run.write_all(attempt=ATTEMPT + 1)
     assert run.keeper.newest().step == STEP
+
+
+def test_one_whose_state_was_compared_stays_whatever_its_holders_hold_now(run):
+    run.write_all()
+    run.progress.take(StepDone(attempt=ATTEMPT, step=STEP, loss=0.0, seconds=0.5, at=0.0, microbatches=(1,)))
+    run.keeper.distrust(STEP)
+    assert run.keeper.newest().step == STEP
+    run.progress.rewind(STEP)
+    run.keeper.forget(STEP)
+    run.keeper.distrust(STEP)
+    assert run.keeper.newest().step == STEP
+    run.keeper.close()
+    later = Run(run.options.folder)
+    assert later.begin().step == STEP
+    later.keeper.distrust(STEP)
+    assert later.keeper.newest().step == STEP
+    later.keeper.close()
+
+
+def test_one_that_is_written_again_is_not_trusted_for_what_was_there_before(run):
+    run.write_all()
+    run.progress.take(StepDone(attempt=ATTEMPT, step=STEP, loss=0.0, seconds=0.5, at=0.0, microbatches=(1,)))
+    run.progress.rewind(STEP - 2)
+    run.keeper.forget(STEP - 2)
+    run.keeper.expect(ATTEMPT + 1, WORKERS)
+    run.write_all(attempt=ATTEMPT + 1)
+    run.keeper.distrust(STEP)
+    assert run.keeper.newest() is None
