@@ -183,7 +183,7 @@ class CheckpointStore:
         Args:
             folder: that is theirs alone.
             job: digest of what the states have to fit to.
-            keep: how many undamaged ones stay, as far as is known without reading them again; the older ones go.
+            keep: how many undamaged ones stay, as far as is known without reading them again; the older ones go, but for one.
             about: what `job` is the digest of, by what each is called.
         """
         checks.positive("keep", keep)
@@ -199,8 +199,8 @@ class CheckpointStore:
         """Where the parts of a checkpoint go until it is committed; the same in every process."""
         return self._folder / f".{_name(step)}.{tag}"
 
-    def commit(self, temporary: Path, manifest: Manifest) -> Checkpoint:
-        """Give a checkpoint whose parts are all on the disk its name, and point to it; the oldest go.
+    def commit(self, temporary: Path, manifest: Manifest, *, trusted_step: int | None = None) -> Checkpoint:
+        """Give a checkpoint whose parts are all on the disk its name, and point to it; the oldest go, as `retire` says.
 
         Raises:
             OSError: the disk is full or broken; the previous checkpoint stays the latest.
@@ -215,7 +215,7 @@ class CheckpointStore:
         temporary.rename(final)
         sync_folder(self._folder)
         self._point_to(final.name)
-        self._retire(final)
+        self.retire(trusted_step)
         return Checkpoint(final, manifest)
 
     def discard(self, temporary: Path) -> None:
@@ -271,7 +271,7 @@ class CheckpointStore:
 
     def _candidates(self) -> Iterator[Path]:
         """The latest, then the earlier ones; later ones, which were never pointed to or were undone, do not count."""
-        steps = {int(match[1]): self._folder / name for name in self._names() if (match := _NAME.fullmatch(name))}
+        steps = {_step(name): self._folder / name for name in self._names() if _NAME.fullmatch(name)}
         latest = self._latest()
         for step in sorted(steps, reverse=True):
             if latest is None or step <= latest:
@@ -300,8 +300,7 @@ class CheckpointStore:
         except (InvalidInputError, OSError) as error:
             self._log.warning("the pointer to the latest checkpoint is damaged; the newest whole one is used", reason=str(error))
             return None
-        match = _NAME.fullmatch(pointer.name)
-        return int(match[1]) if match else None
+        return _step(pointer.name) if _NAME.fullmatch(pointer.name) else None
 
     def _read(self, folder: Path) -> Checkpoint:
         try:
@@ -328,12 +327,17 @@ class CheckpointStore:
     def _point_to(self, name: str) -> None:
         replace_whole(self._folder / LATEST, dumps(_Pointer(name=name)))
 
-    def _retire(self, newest: Path) -> None:
+    def retire(self, trusted_step: int | None = None) -> None:
+        """Remove the oldest beyond those that stay: so many, and the newest that is no later than `trusted_step`."""
         try:
-            whole = (path for path in self._candidates() if self._seems_whole(path))
-            kept = {newest, *itertools.islice(whole, self._keep)}
+            candidates = list(self._candidates())
         except UnavailableError:  # what cannot be seen stays
             return
+        whole = (path for path in candidates if self._seems_whole(path))
+        kept = {*candidates[:1], *itertools.islice(whole, self._keep)}
+        if trusted_step is not None:
+            trusted = (path for path in candidates if _step(path.name) <= trusted_step and self._seems_whole(path))
+            kept |= {*itertools.islice(trusted, 1)}
         for path in self._folder.glob("step-*"):
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
@@ -361,3 +365,7 @@ def _is_whole(text: bytes) -> bool:
 
 def _name(step: int) -> str:
     return f"step-{step:08d}"
+
+
+def _step(name: str) -> int:
+    return int(name.removeprefix("step-"))

@@ -43,7 +43,8 @@ class _Pending:
 class Keeper:
     """Keeps the checkpoints of one job; does nothing where it has no folder. One thread calls it."""
 
-    def __init__(self, options: RunOptions | None, progress: Progress) -> None:
+    def __init__(self, options: RunOptions | None, progress: Progress, *, compares: bool = True) -> None:
+        """`compares` says whether the holders of a layer compare their states, so that the latest one may not be right."""
         self._options = options
         self._progress = progress
         self._log = structlog.get_logger("kintsugi.runtime")
@@ -57,6 +58,9 @@ class Keeper:
         """Of the latest checkpoint; the thread that commits writes it."""
         self._restored_step = 0
         """Of the state that all took from a checkpoint, or from the seed."""
+        self._compares = compares
+        self._awaited_step: int | None = None
+        """Of the latest checkpoint, while an older one stays because its state was not compared yet."""
         self._disk = Clerk("keeper")
         self._is_closed = False
         self._commits: list[Future[CheckpointRecord | None]] = []
@@ -151,7 +155,9 @@ class Keeper:
         elif not pending.missing:
             del self._pending[key]
             self._over.add(key)
-            self._commits.append(self._disk.do(partial(self._commit, message, pending.parts)))
+            self._commits.append(self._disk.do(partial(self._commit, message, pending.parts, self._trusted_step)))
+            if self._compares and not self._is_compared(message.step):
+                self._awaited_step = message.step
 
     def failed(self, worker: str, message: PartFailed) -> None:
         """A part could not be written: that checkpoint will not be; the previous one stays."""
@@ -195,6 +201,11 @@ class Keeper:
             self._discard(*key)
         self._disk.do(partial(self._store.remove, step))
 
+    @property
+    def _trusted_step(self) -> int | None:
+        """The latest before which all held the same; null where that is not compared."""
+        return max(self._restored_step, max(self._progress.losses, default=0)) if self._compares else None
+
     def _is_compared(self, step: int) -> bool:
         """Whether all held the same before `step`: it was committed since, or was begun from a checkpoint."""
         return step <= self._restored_step or step in self._progress.losses
@@ -211,10 +222,21 @@ class Keeper:
     def look(self) -> int | None:
         """Take in commits that are done; an interval that is to be told to the workers, if there is a new one."""
         self._take_done()
+        if self._awaited_step is not None and self._is_compared(self._awaited_step):
+            self._retire(self._awaited_step)
         if self._options is None or self._options.checkpoints.every_steps is not None or self.every_steps == self._told:
             return None
         self._told = self.every_steps
         return self._told
+
+    def conclude(self) -> None:
+        """Everything is trained, and was compared after the last step."""
+        if self._awaited_step is not None:
+            self._retire(self._awaited_step)
+
+    def _retire(self, trusted_step: int) -> None:
+        self._awaited_step = None
+        self._disk.do(partial(self._store.retire, trusted_step))
 
     def close(self) -> None:
         """Commit what is complete, and remove the rest; a disk that hangs is left with both. Once."""
@@ -263,7 +285,7 @@ class Keeper:
     def _newest(self) -> Checkpoint | None:
         return self._store.newest(self._disk.moved)
 
-    def _commit(self, message: PartWritten, parts: dict[str, PartWritten]) -> CheckpointRecord | None:
+    def _commit(self, message: PartWritten, parts: dict[str, PartWritten], trusted_step: int | None) -> CheckpointRecord | None:
         """Nothing comes of one that a later one has overtaken, whose last part was slow."""
         assert self._options is not None
         temporary = self._temporary(message.attempt, message.step)
@@ -281,7 +303,7 @@ class Keeper:
             files={name: record for part in parts.values() for name, record in part.files.items()},
         )
         try:
-            self._store.commit(temporary, manifest)
+            self._store.commit(temporary, manifest, trusted_step=trusted_step)
         except OSError as error:
             self._log.warning("a checkpoint could not be committed; the previous one stays", step=message.step, reason=str(error))
             self._store.discard(temporary)

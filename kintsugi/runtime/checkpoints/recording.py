@@ -40,7 +40,7 @@ class CheckpointOptions:
     max_in_flight: int = 2
     """Copies of a worker's state that wait for the disk; the next one waits for room."""
     keep: int = 2
-    """How many stay on the disk."""
+    """How many stay on the disk; until the state of the newest was compared, so does the newest one before whose state was."""
     disk_timeout_seconds: float = 120.0
     """For the disk to take a part of the state, a layer's, or to give any of it.
 

@@ -60,7 +60,7 @@ class Conductor:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self._patience = Patience(options, fleet, self.progress)
-        self.keeper = Keeper(options.worker.run, self.progress)
+        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compare_every_steps is not None)
         self._preparer = Preparer(request, self._roster, fleet, self.keeper, self.progress, options)
         self._farewells = Farewells(fleet, self._roster, decider)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
@@ -103,6 +103,7 @@ class Conductor:
 
     def result(self) -> RunResult:
         """What came of the run, once it is done."""
+        self.keeper.conclude()
         self.close()
         return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decider.decisions, self.keeper)
 

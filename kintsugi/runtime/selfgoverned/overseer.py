@@ -65,7 +65,7 @@ class Overseer:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self._account = Account(fleet, self._roster, self.recoveries)
-        self.keeper = Keeper(options.worker.run, self.progress)
+        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compare_every_steps is not None)
         self._foresight = Foresight(decider.ahead)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
 
@@ -100,6 +100,7 @@ class Overseer:
 
     def result(self) -> RunResult:
         """What came of the run, once it is done."""
+        self.keeper.conclude()
         self.close()
         return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decisions, self.keeper)
 

@@ -32,13 +32,13 @@ def store_at(folder: Path, keep: int = 2) -> CheckpointStore:
     return CheckpointStore(folder / "checkpoints", job="a", keep=keep)
 
 
-def write(store: CheckpointStore, step: int):
+def write(store: CheckpointStore, step: int, *, trusted_step: int | None = None):
     """A checkpoint with two parts whose values tell its step."""
     temporary = store.temporary(step, "test")
     files = {}
     for part in ("layer-00000", "worker-w00"):
         files |= write_part(temporary, part, {"value": torch.full((50,), float(step)), "plain": step})
-    return store.commit(temporary, replace(MANIFEST, step=step, files=files))
+    return store.commit(temporary, replace(MANIFEST, step=step, files=files), trusted_step=trusted_step)
 
 
 def value(found) -> float:
@@ -82,6 +82,17 @@ def test_so_many_are_kept(tmp_path):
     ]
     with pytest.raises(InvalidInputError, match="keep"):
         store_at(tmp_path, keep=0)
+
+
+@pytest.mark.parametrize(("trusted", "left"), [(None, [5]), (4, [3, 5]), (3, [3, 5]), (2, [1, 5]), (0, [5]), (5, [5])])
+def test_so_does_the_newest_of_a_state_that_is_trusted(tmp_path, trusted, left):
+    store = store_at(tmp_path, keep=1)
+    for step in (1, 3):
+        write(store, step, trusted_step=1)
+    write(store, 5, trusted_step=3 if trusted is None else trusted)
+    if trusted is None:
+        store.retire()
+    assert sorted(path.name for path in folder(store).glob("step-*")) == [f"step-{step:08d}" for step in left]
 
 
 def flip(path: Path) -> None:

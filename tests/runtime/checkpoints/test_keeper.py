@@ -62,6 +62,10 @@ class Run:
         return sorted(os.listdir(folder)) if folder.exists() else []
 
 
+def done(step: int) -> StepDone:
+    return StepDone(attempt=ATTEMPT, step=step, loss=0.0, seconds=0.5, at=0.0, microbatches=(1,))
+
+
 @pytest.fixture
 def run(tmp_path):
     made = Run(tmp_path)
@@ -160,7 +164,7 @@ def test_a_checkpoint_holds_the_files_of_all_its_parts(run):
 
 
 def test_what_a_checkpoint_cost_is_written_down_and_says_how_often_they_are_best_written(run):
-    run.progress.take(StepDone(attempt=ATTEMPT, step=0, loss=0.0, seconds=0.5, at=0.0, microbatches=(1,)))
+    run.progress.take(done(0))
     assert run.keeper.look() is None
     assert run.keeper.every_steps is None
     run.write_all()
@@ -341,7 +345,7 @@ def test_a_checkpoint_of_a_state_that_is_not_trusted_is_removed_however_far_it_g
 
 def test_one_whose_state_was_compared_stays_whatever_its_holders_hold_now(run):
     run.write_all()
-    run.progress.take(StepDone(attempt=ATTEMPT, step=STEP, loss=0.0, seconds=0.5, at=0.0, microbatches=(1,)))
+    run.progress.take(done(STEP))
     run.keeper.distrust(STEP)
     assert run.keeper.newest().step == STEP
     run.progress.rewind(STEP)
@@ -358,10 +362,41 @@ def test_one_whose_state_was_compared_stays_whatever_its_holders_hold_now(run):
 
 def test_one_that_is_written_again_is_not_trusted_for_what_was_there_before(run):
     run.write_all()
-    run.progress.take(StepDone(attempt=ATTEMPT, step=STEP, loss=0.0, seconds=0.5, at=0.0, microbatches=(1,)))
+    run.progress.take(done(STEP))
     run.progress.rewind(STEP - 2)
     run.keeper.forget(STEP - 2)
     run.keeper.expect(ATTEMPT + 1, WORKERS)
     run.write_all(attempt=ATTEMPT + 1)
     run.keeper.distrust(STEP)
     assert run.keeper.newest() is None
+
+
+def test_the_newest_whose_state_was_compared_stays_until_that_of_a_later_one_was(tmp_path):
+    run = Run(tmp_path, keep=1, every_steps=1)
+    run.begin()
+    run.write_all(step=STEP - 2)
+    run.progress.take(done(STEP - 2))
+    run.write_all()
+    run.keeper.look()
+    assert run.on_disk() == ["latest.json", f"step-{STEP - 2:08d}", f"step-{STEP:08d}"]
+    run.progress.take(done(STEP))
+    run.keeper.look()
+    assert run.on_disk() == ["latest.json", f"step-{STEP:08d}"]
+    run.write_all(step=STEP + 2)
+    run.keeper.distrust(STEP + 2)
+    assert run.keeper.newest().step == STEP
+    run.keeper.close()
+
+
+def test_at_the_end_so_many_stay_as_were_asked_for_and_all_along_where_nothing_is_compared(tmp_path):
+    for compares in (True, False):
+        run = Run(tmp_path / str(compares), keep=1, every_steps=1)
+        run.keeper = Keeper(run.options, run.progress, compares=compares)
+        run.begin()
+        run.write_all(step=STEP - 2)
+        run.progress.take(done(STEP - 2))
+        run.write_all()
+        if compares:
+            run.keeper.conclude()
+        assert run.on_disk() == ["latest.json", f"step-{STEP:08d}"]
+        run.keeper.close()
