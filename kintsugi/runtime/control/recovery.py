@@ -76,11 +76,8 @@ class Recoveries:
         self._under_way: RecoveryTimeline | None = None
 
     def lost(self, worker: str, struck_at: float | None, now: float) -> None:
-        """A loss begins a recovery, or belongs to the one under way; a joining that it interrupts begins anew with it."""
-        timeline = self._under_way
-        if timeline is None or not timeline.lost:
-            joined, left = (timeline.joined, timeline.left) if timeline is not None else ([], [])
-            timeline = self._begin(RecoveryTimeline(detected_at=now, joined=joined, left=left))
+        """A loss begins a recovery, or belongs to the one under way; what else is under way begins anew with it."""
+        timeline = self._of_losses(now)
         timeline.lost.append(worker)
         timeline.failed_at = timeline.failed_at or struck_at
 
@@ -89,8 +86,18 @@ class Recoveries:
         self._begin(RecoveryTimeline(detected_at=now, joined=list(joined), left=list(left), planned_at=planned_at))
 
     def differed(self, layers: Sequence[int], now: float) -> None:
-        """The job leaves its step, and goes back, for replicas that are not."""
-        self._begin(RecoveryTimeline(detected_at=now, layers=list(layers), planned_at=now))
+        """The job leaves its step, and goes back, for replicas that are not; in a recovery from losses that belongs to it."""
+        timeline = self._of_losses(now)
+        timeline.layers, timeline.planned_at = list(layers), timeline.planned_at or now
+
+    def _of_losses(self, now: float) -> RecoveryTimeline:
+        """The recovery from losses under way; else one that begins now, also with what one of another kind was for."""
+        before = self._under_way
+        if before is None:
+            return self._begin(RecoveryTimeline(detected_at=now))
+        if before.lost:
+            return before
+        return self._begin(RecoveryTimeline(detected_at=now, joined=before.joined, left=before.left, layers=before.layers))
 
     def _begin(self, timeline: RecoveryTimeline) -> RecoveryTimeline:
         if self._under_way is not None:

@@ -95,6 +95,7 @@ def test_one_that_is_lost_meanwhile_changes_nothing_in_that(tmp_path):
         told = job.last_told("w00")
         assert told.restore is not None
         assert (told.start_step, told.restore.is_whole, told.migration.transfers) == (4, True, ())
+        assert [(recovery.layers, recovery.lost) for recovery in job.conductor.recoveries.all] == [([LAYER], ["w01"])]
 
 
 def test_nor_does_one_whose_end_is_heard_of_along_with_the_difference(tmp_path):

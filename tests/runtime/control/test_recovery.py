@@ -23,6 +23,22 @@ def test_a_loss_while_workers_join_begins_a_recovery_of_both():
     assert (timeline.joined, timeline.lost, timeline.began_at, timeline.planned_at) == (["w04"], ["w01"], 2.0, None)
 
 
+def test_what_differs_and_who_is_lost_or_joins_meanwhile_belong_to_one_recovery():
+    recoveries = Recoveries()
+    recoveries.changed(["w04"], ["w05"], 1.0, 0.5)
+    recoveries.differed([2], 3.0)
+    (timeline,) = recoveries.all
+    assert (timeline.joined, timeline.left, timeline.layers) == (["w04"], ["w05"], [2])
+    assert (timeline.began_at, timeline.planned_at) == (3.0, 3.0)
+    recoveries.lost("w01", 4.0, 5.0)
+    (timeline,) = recoveries.all
+    assert (timeline.joined, timeline.left, timeline.layers, timeline.lost) == (["w04"], ["w05"], [2], ["w01"])
+    assert (timeline.began_at, timeline.planned_at) == (4.0, None)
+    recoveries.differed([2, 3], 6.0)
+    assert recoveries.all == [timeline]
+    assert (timeline.lost, timeline.layers, timeline.began_at) == (["w01"], [2, 3], 4.0)
+
+
 def test_the_first_step_belongs_to_the_latest_recovery_alone():
     recoveries = Recoveries()
     assert recoveries.committed(1.0) is None
