@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import structlog
 import torch
 from torch import Tensor
 
@@ -140,14 +141,24 @@ class FaultScript:
             wanted = (fault.at, fault.step, fault.microbatch, fault.generation)
             if all(asked in (None, given) for asked, given in zip(wanted, here, strict=True)):
                 left.remove(fault)
-                self._announce(time.monotonic())
                 if fault.how is FaultKind.FLIP and fault.at in _BETWEEN_STEPS:
-                    flip(next(tensor for tensor in held if tensor.numel()))
-                elif fault.how in _DAMAGES:
+                    self._flip_one_of(held, step)
+                    return
+                self._announce(time.monotonic())
+                if fault.how in _DAMAGES:
                     damage(min(written()), fault.how)
                 else:
                     _strike(fault.how)
                 return
+
+    def _flip_one_of(self, held: Iterable[Tensor], step: int | None) -> None:
+        tensor = next((tensor for tensor in held if tensor.numel()), None)
+        if tensor is None:  # which layers are here is the plan's affair, so nobody could refuse that before
+            log = structlog.get_logger("kintsugi.runtime")
+            log.warning("a fault strikes nothing: no parameter is held here", worker=self._worker, step=step)
+            return
+        self._announce(time.monotonic())
+        flip(tensor)
 
 
 def _strike(how: FaultKind) -> None:

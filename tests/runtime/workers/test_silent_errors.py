@@ -5,12 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from structlog.testing import capture_logs
 
 from kintsugi.core.errors import CommunicationError, InvalidInputError, StateLostError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
-from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, FaultScript, fail_at
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.result import RunResult
@@ -135,6 +137,21 @@ def test_what_was_found_in_a_step_that_is_called_off_at_that_moment_is_told_all_
     with pytest.raises(CommunicationError, match="attempt 1 was called off"):
         process._run_step(SimpleNamespace(run=run), 3)
     process._doorbell.close()
+
+
+def test_where_no_parameter_is_held_a_fault_of_memory_strikes_nothing_and_that_is_told():
+    struck: list[float] = []
+    script = FaultScript("w01", [flipped(3, "w01"), flipped(4, "w01")], struck.append)
+    with capture_logs() as logs:
+        script.strike_if(FaultPoint.STEP, 3, held=[torch.empty(0)])
+    assert not struck
+    assert [(log["event"], log["worker"], log["step"]) for log in logs] == [
+        ("a fault strikes nothing: no parameter is held here", "w01", 3)
+    ]
+    held = torch.ones(2)
+    script.strike_if(FaultPoint.STEP, 4, held=[torch.empty(0), held])
+    assert (held != 1.0).tolist() == [True, False]
+    assert len(struck) == 1
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
