@@ -8,10 +8,11 @@ import hashlib
 import hmac
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, ForbiddenError
 from kintsugi.runtime.overlay.link import Peer
 from kintsugi.runtime.overlay.messages import Channel, Message, read, write
@@ -62,10 +63,10 @@ def greet(connection: socket.socket, own: Identity, worker: str, *, number: int,
     _say(connection, _HELLO, **_hello(own, worker, number=number, generation=generation, nonce=mine))
     answer = read(connection)
     if answer.kind != _WELCOME:
-        raise ForbiddenError(f"refused: {answer.fields.get('why', answer.kind)}", field="worker", value=worker)
+        raise ForbiddenError(f"refused: {_text(answer, 'why')}", field="worker", value=worker)
     _require_proof(answer, own, prover=worker, nonce=mine)
-    _say(connection, _PROOF, proof=_proof(own, own.worker, str(answer.fields["nonce"])))
-    incarnation, agreed = int(answer.fields["incarnation"]), int(answer.fields["number"])
+    incarnation, agreed, nonce = _number(answer, "incarnation"), _number(answer, "number"), _text(answer, "nonce")
+    _say(connection, _PROOF, proof=_proof(own, own.worker, nonce))
     return Peer(worker=worker, incarnation=incarnation, number=agreed, generation=generation)
 
 
@@ -75,7 +76,6 @@ def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str],
     Raises:
         ForbiddenError: it wants somebody else, or does not know the job's key.
         CommunicationError: it hung up, or speaks something else.
-        KeyError: its greeting lacks a field.
         OSError: the connection is broken or silent.
     """
     hello = read(connection)
@@ -83,15 +83,15 @@ def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str],
     if why:
         _say(connection, _REFUSED, why=why, job=own.job, worker=own.worker, incarnation=own.incarnation)
         raise ForbiddenError(why, field="link")
-    worker, mine = str(hello.fields["worker"]), secrets.token_hex(16)
-    number = max(int(hello.fields["number"]), number_of(worker) + 1)
-    proof = _proof(own, own.worker, str(hello.fields["nonce"]))
+    worker, mine = _text(hello, "worker"), secrets.token_hex(16)
+    incarnation, generation = _number(hello, "incarnation"), _number(hello, "generation")
+    number = max(_number(hello, "number"), number_of(worker) + 1)
+    proof = _proof(own, own.worker, _text(hello, "nonce"))
     _say(connection, _WELCOME, incarnation=own.incarnation, number=number, nonce=mine, proof=proof)
     answer = read(connection)
     if answer.kind != _PROOF:
         raise ForbiddenError("did not prove that it knows the job's key", field="worker", value=worker)
     _require_proof(answer, own, prover=worker, nonce=mine)
-    incarnation, generation = int(hello.fields["incarnation"]), int(hello.fields["generation"])
     return Peer(worker=worker, incarnation=incarnation, number=number, generation=generation)
 
 
@@ -153,14 +153,38 @@ def _say(connection: socket.socket, kind: str, **fields: Any) -> None:
     write(connection, Message(Channel.CONTROL, kind, fields))
 
 
+def _text(message: Message, name: str) -> str:
+    """A field of a greeting.
+
+    Raises:
+        CommunicationError: it is missing, or holds no text that can be written down.
+    """
+    value = message.fields.get(name)
+    if not isinstance(value, str) or not value.isprintable():
+        raise CommunicationError(f"a greeting arrived without {name}", field="link")
+    return value
+
+
+def _number(message: Message, name: str) -> int:
+    """A field of a greeting that counts something.
+
+    Raises:
+        CommunicationError: it is missing, or nobody has counted so far.
+    """
+    value = message.fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < checks.LARGEST_INTEGER:
+        raise CommunicationError(f"a greeting arrived without {name}", field="link")
+    return value
+
+
 def _require_proof(message: Message, own: Identity, *, prover: str, nonce: str) -> None:
     """Require that whoever said this knows the job's key.
 
     Raises:
         ForbiddenError: it does not.
+        CommunicationError: what it said is no proof.
     """
-    fields: Mapping[str, Any] = message.fields
-    if not hmac.compare_digest(str(fields["proof"]), _proof(own, prover, nonce)):
+    if not hmac.compare_digest(_text(message, "proof").encode(), _proof(own, prover, nonce).encode()):
         raise ForbiddenError("does not know the job's key", field="worker", value=prover)
 
 

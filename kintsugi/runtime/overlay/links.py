@@ -160,12 +160,14 @@ class Links:
 
     def _answer(self, connection: socket.socket) -> None:
         """Exchange greetings with somebody who called; who does not greet properly is hung up on."""
-        try:
-            connection.settimeout(self._options.connect_timeout_seconds)
-            peer = welcome(connection, self.identity, lambda worker: self._numbers.get(worker, 0))
-            self._take(connection, peer)
-        except (OSError, CommunicationError, ForbiddenError, KeyError, ValueError, TypeError):
-            connection.close()
+        with suppress(OSError, CommunicationError, ForbiddenError):
+            try:
+                connection.settimeout(self._options.connect_timeout_seconds)
+                peer = welcome(connection, self.identity, lambda worker: self._numbers.get(worker, 0))
+                self._take(connection, peer)
+            except BaseException:
+                connection.close()
+                raise
 
     def _take(self, connection: socket.socket, peer: Peer) -> Link:
         """Make a connection the link with a neighbour; an earlier one ends without a loss being told.

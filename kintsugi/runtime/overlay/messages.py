@@ -77,8 +77,10 @@ def read(connection: socket.socket) -> Message:
         raise CommunicationError("a message arrived damaged", field="link")
     try:
         kind, fields = json.loads(bytes(header))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CommunicationError(f"a message arrived that is none: {error}", field="link") from error
+    if not isinstance(kind, str) or not isinstance(fields, dict):
+        raise CommunicationError("a message arrived that is none: it has no kind, or no fields", field="link")
     return Message(Channel(channel), kind, fields, payload)
 
 

@@ -1,0 +1,103 @@
+"""Strangers at a worker's door, and in the place of one that is called: whatever they say, nothing comes of it."""
+
+import hashlib
+import hmac
+import math
+
+import pytest
+
+from kintsugi.core.errors import CommunicationError, ForbiddenError
+from kintsugi.runtime.overlay.greeting import Identity, answers, dial, greet, is_there
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.messages import read
+from kintsugi.runtime.overlay.options import OverlayOptions
+from tests.runtime.overlay.strangers import PATIENCE_SECONDS, answering, caller, frame, is_hung_up_on, say
+
+OWN = Identity(job="job", worker="a", key=b"secret")
+HELLO = {"job": "job", "worker": "x", "incarnation": 0, "to": "a", "number": 1, "generation": 0, "nonce": "n"}
+WELCOME = {"incarnation": 0, "number": 1, "nonce": "n"}
+NO_NUMBERS = [None, True, -1, 1.0, math.inf, math.nan, 2**63, "1", [], {}]
+NO_TEXTS = [None, 1, "\ud800", "\n", [], [[["x"]]], {}]
+MISFITS = [
+    *[{name: value} for name in ("incarnation", "number") for value in NO_NUMBERS],
+    *[{"nonce": value} for value in NO_TEXTS],
+]
+
+
+@pytest.fixture
+def door():
+    links = Links(OWN, OverlayOptions(), host="127.0.0.1")
+    links.start()
+    yield links
+    links.close()
+
+
+@pytest.mark.parametrize("header", [b"{", b'["hello",[]]', b'["hello",null]', b'["hello",{}]', b"[" * 5_000])
+def test_whoever_says_what_is_no_greeting_is_hung_up_on(door, header):
+    with caller(door.port) as stranger:
+        stranger.sendall(frame(header))
+        if header == b'["hello",{}]':
+            assert read(stranger).kind == "refused"
+        assert is_hung_up_on(stranger)
+
+
+@pytest.mark.parametrize(
+    "misfit", [*MISFITS, *[{"generation": value} for value in NO_NUMBERS], *[{"worker": value} for value in NO_TEXTS]], ids=ascii
+)
+def test_whoever_greets_with_what_is_no_number_or_no_text_is_hung_up_on(door, misfit):
+    with caller(door.port) as stranger:
+        say(stranger, "hello", HELLO | misfit)
+        assert is_hung_up_on(stranger)
+
+
+@pytest.mark.parametrize("proof", [*NO_TEXTS, "\u00e9", "guessed"], ids=ascii)
+def test_whoever_proves_nothing_is_hung_up_on(door, proof):
+    with caller(door.port) as stranger:
+        say(stranger, "hello", HELLO)
+        assert read(stranger).kind == "welcome"
+        say(stranger, "proof", {"proof": proof})
+        assert is_hung_up_on(stranger)
+    assert door.up == ()
+
+
+def called(address: str) -> None:
+    with dial(address, PATIENCE_SECONDS) as connection:
+        greet(connection, OWN, "b", number=1, generation=0)
+
+
+@pytest.mark.parametrize("misfit", MISFITS, ids=ascii)
+def test_whoever_welcomes_with_what_is_no_number_or_no_text_does_not_speak_the_language(misfit):
+    def welcome(connection) -> None:
+        proof = hmac.new(b"secret", f"job/b/{read(connection).fields['nonce']}".encode(), hashlib.sha256).hexdigest()
+        say(connection, "welcome", WELCOME | {"proof": proof} | misfit)
+
+    with answering(welcome) as address, pytest.raises(CommunicationError, match=f"a greeting arrived without {next(iter(misfit))}"):
+        called(address)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "error"),
+    [
+        ("welcome", [], CommunicationError),
+        ("welcome", None, CommunicationError),
+        ("welcome", {}, CommunicationError),
+        ("welcome", {"proof": ["x"]}, CommunicationError),
+        ("welcome", {"proof": "\ud800"}, CommunicationError),
+        ("welcome", {"proof": "\u00e9"}, ForbiddenError),
+        ("welcome", {"proof": "guessed"}, ForbiddenError),
+        ("refused", {}, CommunicationError),
+        ("refused", {"why": ["x"]}, CommunicationError),
+        ("refused", {"why": "this is worker c"}, ForbiddenError),
+    ],
+    ids=ascii,
+)
+def test_whoever_is_called_and_answers_otherwise_is_refused(kind, fields, error):
+    def answer(connection) -> None:
+        read(connection)
+        say(connection, kind, fields)
+
+    with answering(answer) as address, pytest.raises(error):
+        called(address)
+    for knocks in (is_there, answers):
+        with answering(answer) as address:
+            assert not knocks(address, OWN, "b", 0, PATIENCE_SECONDS)
