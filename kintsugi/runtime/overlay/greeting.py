@@ -14,8 +14,9 @@ from typing import Any
 
 from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, ForbiddenError
+from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.link import Peer
-from kintsugi.runtime.overlay.messages import Channel, Message, read, write
+from kintsugi.runtime.overlay.messages import Channel, Message, hold_to, read, write
 
 _HELLO, _WELCOME, _REFUSED, _PROOF = "hello", "welcome", "refused", "proof"
 _NOBODY = ""
@@ -48,7 +49,7 @@ def greet(connection: socket.socket, own: Identity, worker: str, *, number: int,
     """Greet `worker`, whom this end has called.
 
     Args:
-        connection: fresh.
+        connection: fresh; its timeout is for all of the greeting.
         own: as whom.
         worker: who is expected to answer.
         number: of the connection, as far as this end has counted.
@@ -59,36 +60,39 @@ def greet(connection: socket.socket, own: Identity, worker: str, *, number: int,
         CommunicationError: it hung up, or speaks something else.
         OSError: the connection is broken or silent.
     """
-    mine = secrets.token_hex(16)
-    _say(connection, _HELLO, **_hello(own, worker, number=number, generation=generation, nonce=mine))
-    answer = read(connection)
+    talk, mine = _Talk(connection), secrets.token_hex(16)
+    talk.say(_HELLO, **_hello(own, worker, number=number, generation=generation, nonce=mine))
+    answer = talk.hear()
     if answer.kind != _WELCOME:
         raise ForbiddenError(f"refused: {_text(answer, 'why')}", field="worker", value=worker)
     _require_proof(answer, own, prover=worker, nonce=mine)
     incarnation, agreed, nonce = _number(answer, "incarnation"), _number(answer, "number"), _text(answer, "nonce")
-    _say(connection, _PROOF, proof=_proof(own, own.worker, nonce))
+    talk.say(_PROOF, proof=_proof(own, own.worker, nonce))
     return Peer(worker=worker, incarnation=incarnation, number=agreed, generation=generation)
 
 
 def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str], int]) -> Peer:
     """Answer somebody who called; `number_of` tells how many connections with a worker there were.
 
+    The timeout of the connection is for all of the greeting.
+
     Raises:
         ForbiddenError: it wants somebody else, or does not know the job's key.
         CommunicationError: it hung up, or speaks something else.
         OSError: the connection is broken or silent.
     """
-    hello = read(connection)
+    talk = _Talk(connection)
+    hello = talk.hear()
     why = _objection(hello, own)
     if why:
-        _say(connection, _REFUSED, why=why, job=own.job, worker=own.worker, incarnation=own.incarnation)
+        talk.say(_REFUSED, why=why, job=own.job, worker=own.worker, incarnation=own.incarnation)
         raise ForbiddenError(why, field="link")
     worker, mine = _text(hello, "worker"), secrets.token_hex(16)
     incarnation, generation = _number(hello, "incarnation"), _number(hello, "generation")
     number = max(_number(hello, "number"), number_of(worker) + 1)
     proof = _proof(own, own.worker, _text(hello, "nonce"))
-    _say(connection, _WELCOME, incarnation=own.incarnation, number=number, nonce=mine, proof=proof)
-    answer = read(connection)
+    talk.say(_WELCOME, incarnation=own.incarnation, number=number, nonce=mine, proof=proof)
+    answer = talk.hear()
     if answer.kind != _PROOF:
         raise ForbiddenError("did not prove that it knows the job's key", field="worker", value=worker)
     _require_proof(answer, own, prover=worker, nonce=mine)
@@ -126,8 +130,9 @@ def _knock(address: str, own: Identity, timeout_seconds: float) -> tuple[Any, An
         ValueError: that is no address.
     """
     with dial(address, timeout_seconds) as connection:
-        _say(connection, _HELLO, **_hello(own, _NOBODY, number=0, generation=0, nonce=""))
-        answer = read(connection).fields
+        talk = _Talk(connection)
+        talk.say(_HELLO, **_hello(own, _NOBODY, number=0, generation=0, nonce=""))
+        answer = talk.hear().fields
     return answer.get("job"), answer.get("worker"), answer.get("incarnation")
 
 
@@ -149,8 +154,21 @@ def _objection(hello: Message, own: Identity) -> str:
     return "" if hello.fields.get("to") == own.worker else f"this is worker {own.worker}"
 
 
-def _say(connection: socket.socket, kind: str, **fields: Any) -> None:
-    write(connection, Message(Channel.CONTROL, kind, fields))
+class _Talk:
+    """What two say to each other on a fresh connection; its timeout, which is for one wait, is for all of it here."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        seconds = connection.gettimeout()
+        self._deadline = None if seconds is None else Deadline(seconds)
+
+    def say(self, kind: str, **fields: Any) -> None:
+        if self._deadline is not None:
+            hold_to(self._deadline, self._connection)
+        write(self._connection, Message(Channel.CONTROL, kind, fields))
+
+    def hear(self) -> Message:
+        return read(self._connection, deadline=self._deadline)
 
 
 def _text(message: Message, name: str) -> str:

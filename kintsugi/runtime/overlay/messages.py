@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 
 from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.overlay.deadline import Deadline
 
 _FRAME = struct.Struct("!BIIQ")
 """Channel, bytes of the header, bytes of the payload, XXH3 of both: it finds damage at several times the rate of a CRC-32."""
@@ -62,17 +63,17 @@ def write(connection: socket.socket, message: Message) -> None:
         connection.sendall(payload[sent - len(head) :])
 
 
-def read(connection: socket.socket) -> Message:
-    """Receive one message whole.
+def read(connection: socket.socket, *, deadline: Deadline | None = None) -> Message:
+    """Receive one message whole, by a deadline, or however long it takes as long as something comes.
 
     Raises:
         OSError: the connection is broken or silent.
         CommunicationError: it was closed, or what came is no message.
     """
-    channel, header_bytes, payload_bytes, seal = _FRAME.unpack(_exactly(connection, _FRAME.size))
+    channel, header_bytes, payload_bytes, seal = _FRAME.unpack(_exactly(connection, _FRAME.size, deadline))
     if channel not in _CHANNELS or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_PAYLOAD_BYTES:
         raise CommunicationError("does not speak the overlay's language", field="link")
-    header, payload = _exactly(connection, header_bytes), _exactly(connection, payload_bytes)
+    header, payload = _exactly(connection, header_bytes, deadline), _exactly(connection, payload_bytes, deadline)
     if _checksum(header, payload) != seal:
         raise CommunicationError("a message arrived damaged", field="link")
     try:
@@ -93,10 +94,24 @@ def _checksum(header: bytes | memoryview, payload: memoryview) -> int:
     return found.intdigest()
 
 
-def _exactly(connection: socket.socket, num_bytes: int) -> memoryview:
+def hold_to(deadline: Deadline, connection: socket.socket) -> None:
+    """Let the next wait on a connection end with a deadline.
+
+    Raises:
+        TimeoutError: it is over.
+    """
+    seconds = deadline.left_seconds
+    if not seconds:
+        raise TimeoutError("timed out")
+    connection.settimeout(seconds)
+
+
+def _exactly(connection: socket.socket, num_bytes: int, deadline: Deadline | None) -> memoryview:
     buffer = np.empty(num_bytes, np.uint8).data
     filled = 0
     while filled < num_bytes:
+        if deadline is not None:
+            hold_to(deadline, connection)
         count = connection.recv_into(buffer[filled:], num_bytes - filled, socket.MSG_WAITALL)
         if not count:
             raise CommunicationError("the other end closed the connection", field="link")
