@@ -21,6 +21,8 @@ from kintsugi.runtime.overlay.messages import Channel, Message, hold_to, read, w
 _HELLO, _WELCOME, _REFUSED, _PROOF = "hello", "welcome", "refused", "proof"
 _NOBODY = ""
 """To whom a knock is addressed: everybody refuses it."""
+_MOST_BYTES = 16 * 2**10
+"""Of a greeting: names of the longest kind fit, and whoever has proved nothing yet does not take memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ class _Talk:
         write(self._connection, Message(Channel.CONTROL, kind, fields))
 
     def hear(self) -> Message:
-        return read(self._connection, deadline=self._deadline)
+        return read(self._connection, most_header_bytes=_MOST_BYTES, most_payload_bytes=0, deadline=self._deadline)
 
 
 def _text(message: Message, name: str) -> str:

@@ -18,6 +18,8 @@ from kintsugi.runtime.overlay.options import OverlayOptions
 _BACKLOG = 64
 _PAUSE_SECONDS = 0.1
 """Between two attempts to answer while that cannot be done."""
+_MOST_CALLERS = 256
+"""That have not greeted yet, each with a thread and a descriptor: many more than the neighbours that call at the same time."""
 
 Hears = Callable[[str, Message], None]
 """Takes the neighbour's name and its message, in the thread that read it: it must not block for long."""
@@ -40,6 +42,8 @@ class Links:
         self._hears: dict[Channel, Hears] = {}
         self._links: dict[str, Link] = {}
         self._numbers: dict[str, int] = {}
+        self._callers: dict[socket.socket, None] = {}
+        """That have not greeted yet, in the order in which they called."""
         self._lock = threading.Lock()
         self._ended = threading.Condition()
         self._is_closed = False
@@ -156,7 +160,29 @@ class Links:
                 time.sleep(_PAUSE_SECONDS)
                 continue
             is_able = True
+            self._admit(connection)
             threading.Thread(target=self._answer, args=(connection,), name="overlay-answers", daemon=True).start()
+
+    def _admit(self, connection: socket.socket) -> None:
+        """Count somebody who called; of too many the first is hung up on: neighbours greet at once, even while strangers call."""
+        with self._lock:
+            self._callers[connection] = None
+            if len(self._callers) > _MOST_CALLERS:
+                first = next(iter(self._callers))
+                del self._callers[first]
+                with suppress(OSError):
+                    first.shutdown(socket.SHUT_RDWR)  # its own thread closes it
+
+    def _require_admitted(self, connection: socket.socket) -> None:
+        """Count a caller that has greeted no longer.
+
+        Raises:
+            CommunicationError: it was hung up on before.
+        """
+        with self._lock:
+            if connection not in self._callers:
+                raise CommunicationError("too many others called before it had greeted", field="link")
+            del self._callers[connection]
 
     def _answer(self, connection: socket.socket) -> None:
         """Exchange greetings with somebody who called; who does not greet properly is hung up on."""
@@ -164,8 +190,11 @@ class Links:
             try:
                 connection.settimeout(self._options.connect_timeout_seconds)
                 peer = welcome(connection, self.identity, lambda worker: self._numbers.get(worker, 0))
+                self._require_admitted(connection)
                 self._take(connection, peer)
             except BaseException:
+                with self._lock:
+                    self._callers.pop(connection, None)
                 connection.close()
                 raise
 

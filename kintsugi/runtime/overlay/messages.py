@@ -63,15 +63,27 @@ def write(connection: socket.socket, message: Message) -> None:
         connection.sendall(payload[sent - len(head) :])
 
 
-def read(connection: socket.socket, *, deadline: Deadline | None = None) -> Message:
-    """Receive one message whole, by a deadline, or however long it takes as long as something comes.
+def read(
+    connection: socket.socket,
+    *,
+    most_header_bytes: int = MOST_HEADER_BYTES,
+    most_payload_bytes: int = MOST_PAYLOAD_BYTES,
+    deadline: Deadline | None = None,
+) -> Message:
+    """Receive one message whole.
+
+    Args:
+        connection: over which it comes.
+        most_header_bytes: and
+        most_payload_bytes: that are taken; whoever announces more is not listened to.
+        deadline: by which all of it has to be there; None where it may take long as long as something comes.
 
     Raises:
         OSError: the connection is broken or silent.
         CommunicationError: it was closed, or what came is no message.
     """
     channel, header_bytes, payload_bytes, seal = _FRAME.unpack(_exactly(connection, _FRAME.size, deadline))
-    if channel not in _CHANNELS or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_PAYLOAD_BYTES:
+    if channel not in _CHANNELS or header_bytes > most_header_bytes or payload_bytes > most_payload_bytes:
         raise CommunicationError("does not speak the overlay's language", field="link")
     header, payload = _exactly(connection, header_bytes, deadline), _exactly(connection, payload_bytes, deadline)
     if _checksum(header, payload) != seal:

@@ -11,15 +11,14 @@ import xxhash
 from kintsugi.runtime.overlay.messages import Channel, Message, write
 
 PATIENCE_SECONDS = 30.0
+_HEAD = struct.Struct("!BIIQ")
+HEAD_BYTES = _HEAD.size
+"""Of a frame before the header."""
 
 
 def frame(header: bytes, payload: bytes = b"") -> bytes:
     """Bytes as a message travels, whatever they say."""
-    return (
-        struct.pack("!BIIQ", Channel.CONTROL, len(header), len(payload), xxhash.xxh3_64_intdigest(header + payload))
-        + header
-        + payload
-    )
+    return _HEAD.pack(Channel.CONTROL, len(header), len(payload), xxhash.xxh3_64_intdigest(header + payload)) + header + payload
 
 
 def say(connection: socket, kind: str, fields: object) -> None:

@@ -4,17 +4,19 @@ import hashlib
 import hmac
 import json
 import math
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import pytest
 
+from kintsugi.core.checks import LONGEST_NAME
 from kintsugi.core.errors import CommunicationError, ForbiddenError
-from kintsugi.runtime.overlay import deadline, greeting
+from kintsugi.runtime.overlay import deadline, greeting, links
 from kintsugi.runtime.overlay.greeting import Identity, answers, dial, greet, is_there, welcome
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import read
 from kintsugi.runtime.overlay.options import OverlayOptions
-from tests.runtime.overlay.strangers import PATIENCE_SECONDS, answering, caller, frame, is_hung_up_on, say
+from tests.runtime.overlay.strangers import HEAD_BYTES, PATIENCE_SECONDS, answering, caller, frame, is_hung_up_on, say
+from tests.runtime.runs import eventually
 
 OWN = Identity(job="job", worker="a", key=b"secret")
 HELLO = {"job": "job", "worker": "x", "incarnation": 0, "to": "a", "number": 1, "generation": 0, "nonce": "n"}
@@ -27,12 +29,18 @@ MISFITS = [
 ]
 
 
+def opened(stack: ExitStack, own: Identity) -> Links:
+    """Who waits for strangers for longer than these tests wait for anything."""
+    found = Links(own, OverlayOptions(connect_timeout_seconds=2 * PATIENCE_SECONDS), host="127.0.0.1")
+    found.start()
+    stack.callback(found.close)
+    return found
+
+
 @pytest.fixture
 def door():
-    links = Links(OWN, OverlayOptions(), host="127.0.0.1")
-    links.start()
-    yield links
-    links.close()
+    with ExitStack() as stack:
+        yield opened(stack, OWN)
 
 
 @pytest.mark.parametrize("header", [b"{", b'["hello",[]]', b'["hello",null]', b"[" * 5_000])
@@ -59,6 +67,48 @@ def test_whoever_proves_nothing_is_hung_up_on(door, proof):
         say(stranger, "proof", {"proof": proof})
         assert is_hung_up_on(stranger)
     assert door.up == ()
+
+
+TOO_LONG = [frame(b" " * 16_385)[:HEAD_BYTES], frame(b'["hello",{}]', b"x")[:HEAD_BYTES]]
+
+
+@pytest.mark.parametrize("head", TOO_LONG, ids=["header", "payload"])
+def test_whoever_announces_more_than_a_greeting_is_not_listened_to(door, head):
+    with caller(door.port) as stranger:
+        stranger.sendall(head)
+        assert is_hung_up_on(stranger)
+    why = "does not speak the overlay's language"
+    with answering(lambda line: (line.sendall(head), line.recv(65_536))) as address, pytest.raises(CommunicationError, match=why):
+        called(address)
+
+
+def test_the_longest_names_fit_into_greetings(door):
+    job, one, other = ("".join([letter] * LONGEST_NAME) for letter in "\U0001d49c\U0001d49e\U0001d49f")
+    with ExitStack() as stack:
+        both = [opened(stack, Identity(job=job, worker=worker)) for worker in (one, other)]
+        address = f"127.0.0.1:{both[1].port}"
+        assert both[0].connect(other, address).peer.worker == other
+        assert is_there(address, both[0].identity, other, 0, PATIENCE_SECONDS)
+        with pytest.raises(ForbiddenError, match=f"this is worker {other}"):
+            both[0].connect(one, address)
+
+
+def test_of_too_many_callers_the_first_is_hung_up_on_and_neighbours_are_answered(door, monkeypatch):
+    monkeypatch.setattr(links, "_MOST_CALLERS", 3)
+    with ExitStack() as stack:
+        neighbor = opened(stack, Identity(job="job", worker="b", key=b"secret"))
+        link = neighbor.connect("a", f"127.0.0.1:{door.port}")
+        eventually(lambda: door.up, lambda up: up == ("b",))
+        first, second, *others = [stack.enter_context(caller(door.port)) for _ in range(4)]
+        assert is_hung_up_on(first)
+        say(second, "hello", HELLO)
+        assert read(second).kind == "welcome"
+        neighbor.disconnect(link)
+        assert neighbor.connect("a", f"127.0.0.1:{door.port}").is_up
+        assert is_hung_up_on(second)
+        for stranger in others:
+            say(stranger, "hello", HELLO)
+            assert read(stranger).kind == "welcome"
 
 
 class Drip:
