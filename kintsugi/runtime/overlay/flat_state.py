@@ -19,7 +19,7 @@ from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, ne
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
 from kintsugi.runtime.workers.fit import told
-from restorer.packing import PackedState, StateEntries
+from restorer.packing import HOST, PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
 _BUFFER, _PARAMETER, _GROUP, _COUNT, _KIND, _REDUCED = "buffer", "parameter", "group", "count", "kind", "reduced"
@@ -201,22 +201,46 @@ def atomic_shard_bytes(model: nn.Module, state_bytes: int) -> int:
 
 
 def _unborn_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """What one of torch's own optimizers will keep per parameter: it steps once on tensors without memory."""
-    kind = type(optimizer)
-    if not kind.__module__.startswith("torch.optim"):
+    """What one of torch's own optimizers will keep per parameter: it steps once on tensors without memory.
+
+    Some look at values (ASGD, Adafactor): they step in host memory, on one parameter after the other.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim"):
         return 0
+    try:
+        return _stepped_bytes(optimizer, optimizer.param_groups, torch.device("meta"))
+    except RuntimeError:
+        return sum(_bytes_one_by_one(optimizer, group) for group in optimizer.param_groups)
+
+
+def _bytes_one_by_one(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> int:
+    """What it will keep of the parameters of a group; of those that are alike one is stepped."""
+    found: dict[tuple[Any, ...], int] = {}
+    settings = {key: value.to(HOST) if isinstance(value, Tensor) else value for key, value in group.items()}
+    total = 0
+    for parameter in group["params"]:
+        kind = (parameter.shape, parameter.dtype, parameter.requires_grad)
+        if kind not in found:
+            found[kind] = _stepped_bytes(optimizer, [{**settings, "params": [parameter]}], HOST)
+        total += found[kind]
+    return total
+
+
+def _stepped_bytes(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]], device: torch.device) -> int:
+    """What another one of its kind keeps once it has stepped on tensors like these on a device."""
+    kind = type(optimizer)
     accepted = inspect.signature(kind).parameters
     plain = dict.fromkeys(_NEED_MEMORY & accepted.keys(), False)
-    groups = [{**group, **plain, "params": [_shadow(one) for one in group["params"]]} for group in optimizer.param_groups]
-    twin = kind(groups, **{key: value for key, value in optimizer.defaults.items() if key in accepted} | plain)
+    shadows = [{**group, **plain, "params": [_shadow(one, device) for one in group["params"]]} for group in groups]
+    twin = kind(shadows, **{key: value for key, value in optimizer.defaults.items() if key in accepted} | plain)
     twin.step()
     return sum(_num_bytes(value) for state in twin.state.values() for value in state.values() if isinstance(value, Tensor))
 
 
-def _shadow(parameter: nn.Parameter) -> nn.Parameter:
-    shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+def _shadow(parameter: nn.Parameter, device: torch.device) -> nn.Parameter:
+    shadow = nn.Parameter(torch.zeros_like(parameter, device=device), requires_grad=parameter.requires_grad)
     if parameter.requires_grad:
-        shadow.grad = torch.empty_like(shadow)
+        shadow.grad = torch.zeros_like(shadow)
     return shadow
 
 

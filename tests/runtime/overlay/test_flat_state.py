@@ -86,6 +86,27 @@ def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
     assert state.packed().num_bytes == expected
 
 
+def plain_kinds() -> list[type[torch.optim.Optimizer]]:
+    """All of torch's optimizers, less those that want a closure or sparse gradients."""
+    kinds = [one for one in vars(torch.optim).values() if isinstance(one, type) and issubclass(one, torch.optim.Optimizer)]
+    return [one for one in kinds if one not in (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", plain_kinds())
+def test_the_size_of_a_state_is_known_of_all_that_torch_steps_with(kind, dtype):
+    model = nn.Sequential(network(dtype), nn.Linear(16, 16, dtype=dtype), nn.LayerNorm(16, dtype=dtype).requires_grad_(False))
+    matrices, others = ([one for one in model.parameters() if (one.dim() == 2) is is_matrix] for is_matrix in (True, False))
+    groups = [{"params": matrices}, {"params": others, "weight_decay": 0.1}]
+    optimizer = kind(groups[:1] if kind.__name__ == "Muon" else groups, lr=0.01)
+    state = FlatState(model=model, optimizer=optimizer)
+    before, expected = copy.deepcopy(model.state_dict()), state.expected_bytes()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model(torch.ones(8, 2, 6, dtype=dtype)).sum().backward()
+    optimizer.step()
+    assert PackedState(state.entries(0)).num_bytes == expected
+
+
 def test_the_size_of_a_state_is_known_of_updates_that_only_devices_capture():
     model = network()
     plain, capturable = (torch.optim.AdamW(model.parameters(), capturable=is_capturable) for is_capturable in (False, True))
