@@ -6,10 +6,11 @@ as somebody else refuses and says who it is, which is also the answer to a knock
 
 import hashlib
 import hmac
+import json
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from kintsugi.core import checks
@@ -34,6 +35,21 @@ class Identity:
     incarnation: int = 0
     key: bytes = b""
     """Shared by the job's workers: both ends of a connection prove that they know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """One greeting, which a proof is of: it proves nothing in any other, nor in the other's place."""
+
+    job: str
+    caller: str
+    called: str
+    nonces: tuple[str, str]
+    """The caller's, and that of whom it called."""
+
+    def proof(self, key: bytes, kind: str) -> str:
+        """That whoever says a message of this kind knows the key."""
+        return hmac.new(key, json.dumps([kind, *astuple(self)]).encode(), hashlib.sha256).hexdigest()
 
 
 def dial(address: str, timeout_seconds: float) -> socket.socket:
@@ -67,9 +83,10 @@ def greet(connection: socket.socket, own: Identity, worker: str, *, number: int,
     answer = talk.hear()
     if answer.kind != _WELCOME:
         raise ForbiddenError(f"refused: {_text(answer, 'why')}", field="worker", value=worker)
-    _require_proof(answer, own, prover=worker, nonce=mine)
-    incarnation, agreed, nonce = _number(answer, "incarnation"), _number(answer, "number"), _text(answer, "nonce")
-    talk.say(_PROOF, proof=_proof(own, own.worker, nonce))
+    incarnation, agreed = _number(answer, "incarnation"), _number(answer, "number")
+    meeting = Meeting(own.job, own.worker, worker, (mine, _text(answer, "nonce")))
+    _require_proof(answer, meeting, own.key, worker)
+    talk.say(_PROOF, proof=meeting.proof(own.key, _PROOF))
     return Peer(worker=worker, incarnation=incarnation, number=agreed, generation=generation)
 
 
@@ -92,12 +109,13 @@ def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str],
     worker, mine = _text(hello, "worker"), secrets.token_hex(16)
     incarnation, generation = _number(hello, "incarnation"), _number(hello, "generation")
     number = max(_number(hello, "number"), number_of(worker) + 1)
-    proof = _proof(own, own.worker, _text(hello, "nonce"))
+    meeting = Meeting(own.job, worker, own.worker, (_text(hello, "nonce"), mine))
+    proof = meeting.proof(own.key, _WELCOME)
     talk.say(_WELCOME, incarnation=own.incarnation, number=number, nonce=mine, proof=proof)
     answer = talk.hear()
     if answer.kind != _PROOF:
         raise ForbiddenError("did not prove that it knows the job's key", field="worker", value=worker)
-    _require_proof(answer, own, prover=worker, nonce=mine)
+    _require_proof(answer, meeting, own.key, worker)
     return Peer(worker=worker, incarnation=incarnation, number=number, generation=generation)
 
 
@@ -197,16 +215,12 @@ def _number(message: Message, name: str) -> int:
     return value
 
 
-def _require_proof(message: Message, own: Identity, *, prover: str, nonce: str) -> None:
+def _require_proof(message: Message, meeting: Meeting, key: bytes, prover: str) -> None:
     """Require that whoever said this knows the job's key.
 
     Raises:
         ForbiddenError: it does not.
         CommunicationError: what it said is no proof.
     """
-    if not hmac.compare_digest(_text(message, "proof").encode(), _proof(own, prover, nonce).encode()):
+    if not hmac.compare_digest(_text(message, "proof").encode(), meeting.proof(key, message.kind).encode()):
         raise ForbiddenError("does not know the job's key", field="worker", value=prover)
-
-
-def _proof(own: Identity, prover: str, nonce: str) -> str:
-    return hmac.new(own.key, f"{own.job}/{prover}/{nonce}".encode(), hashlib.sha256).hexdigest()

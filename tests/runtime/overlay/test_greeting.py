@@ -1,7 +1,5 @@
 """Strangers at a worker's door, and in the place of one that is called: whatever they say, nothing comes of it."""
 
-import hashlib
-import hmac
 import json
 import math
 from contextlib import ExitStack, nullcontext
@@ -11,7 +9,7 @@ import pytest
 from kintsugi.core.checks import LONGEST_NAME
 from kintsugi.core.errors import CommunicationError, ForbiddenError
 from kintsugi.runtime.overlay import deadline, greeting, links
-from kintsugi.runtime.overlay.greeting import Identity, answers, dial, greet, is_there, welcome
+from kintsugi.runtime.overlay.greeting import Identity, Meeting, answers, dial, greet, is_there, welcome
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import read
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -65,6 +63,18 @@ def test_whoever_proves_nothing_is_hung_up_on(door, proof):
         say(stranger, "hello", HELLO)
         assert read(stranger).kind == "welcome"
         say(stranger, "proof", {"proof": proof})
+        assert is_hung_up_on(stranger)
+    assert door.up == ()
+
+
+def test_a_proof_that_another_worker_gave_proves_nothing(door):
+    """Whoever calls two workers as each other, and passes on what they say."""
+    with ExitStack() as stack:
+        other = opened(stack, Identity(job="job", worker="b", key=b"secret"))
+        stranger, second = (stack.enter_context(caller(one.port)) for one in (door, other))
+        say(stranger, "hello", HELLO | {"worker": "b"})
+        say(second, "hello", HELLO | {"worker": "a", "to": "b", "nonce": read(stranger).fields["nonce"]})
+        say(stranger, "proof", {"proof": read(second).fields["proof"]})
         assert is_hung_up_on(stranger)
     assert door.up == ()
 
@@ -173,8 +183,8 @@ def called(address: str) -> None:
 @pytest.mark.parametrize("misfit", MISFITS, ids=ascii)
 def test_whoever_welcomes_with_what_is_no_number_or_no_text_does_not_speak_the_language(misfit):
     def welcomes(connection) -> None:
-        proof = hmac.new(b"secret", f"job/b/{read(connection).fields['nonce']}".encode(), hashlib.sha256).hexdigest()
-        say(connection, "welcome", WELCOME | {"proof": proof} | misfit)
+        meeting = Meeting("job", OWN.worker, "b", (read(connection).fields["nonce"], WELCOME["nonce"]))
+        say(connection, "welcome", WELCOME | {"proof": meeting.proof(b"secret", "welcome")} | misfit)
 
     with (
         answering(welcomes) as address,
@@ -189,10 +199,10 @@ def test_whoever_welcomes_with_what_is_no_number_or_no_text_does_not_speak_the_l
         ("welcome", [], CommunicationError),
         ("welcome", None, CommunicationError),
         ("welcome", {}, CommunicationError),
-        ("welcome", {"proof": ["x"]}, CommunicationError),
-        ("welcome", {"proof": "\ud800"}, CommunicationError),
-        ("welcome", {"proof": "\u00e9"}, ForbiddenError),
-        ("welcome", {"proof": "guessed"}, ForbiddenError),
+        ("welcome", WELCOME | {"proof": ["x"]}, CommunicationError),
+        ("welcome", WELCOME | {"proof": "\ud800"}, CommunicationError),
+        ("welcome", WELCOME | {"proof": "\u00e9"}, ForbiddenError),
+        ("welcome", WELCOME | {"proof": "guessed"}, ForbiddenError),
         ("refused", {}, CommunicationError),
         ("refused", {"why": ["x"]}, CommunicationError),
         ("refused", {"why": "this is worker c"}, ForbiddenError),
