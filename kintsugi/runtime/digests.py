@@ -60,8 +60,10 @@ def _device_sums(rows: Sequence[Tensor]) -> Iterator[Tensor]:
     """Of rows of bytes on one device; small ones are laid one behind the other: to begin a sum takes longer than to add them up."""
     small = [_filled(row) for row in rows if row.numel() <= _SMALL_BYTES]
     large = [_filled(row) for row in rows if row.numel() > _SMALL_BYTES]
-    weights = _weights(_CHUNK_WORDS, rows[0].device)
-    for row in [torch.cat(small), *large] if small else large:
+    filled = [torch.cat(small), *large] if small else large
+    longest = max(row.numel() for row in filled) // _WORD_BYTES
+    weights = _weights(min(longest, _CHUNK_WORDS), rows[0].device)
+    for row in filled:
         for words in row.view(torch.int32).split(_CHUNK_WORDS):
             yield words.long().mul_(weights[: len(words)]).sum()
 

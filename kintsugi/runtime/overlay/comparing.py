@@ -3,6 +3,7 @@
 Memory and processors err in silence: what is no replica any more adds gradients of another model, and is what joining workers copy.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -136,8 +137,8 @@ def _wrong(said: Mapping[str, Said]) -> Sequence[str] | None:
     verdict = judged({0: votes}, {(0, worker) for worker, one in said.items() if not one.is_witness}, prefers_sources=True)
     if verdict.wrong or not verdict.layers:
         return verdict.wrong
-    split = {
-        kind for kind in {vote.kind for vote in votes.values()} if len({vote for vote in votes.values() if vote.kind == kind}) > 1
-    }
-    doubtful = sorted(worker for worker, vote in votes.items() if vote.kind in split)
-    return doubtful if len(doubtful) < len(votes) else None
+    digests: dict[int, set[int]] = defaultdict(set)
+    for one in said.values():
+        digests[one.kind].add(one.digest)
+    doubtful = sorted(worker for worker, one in said.items() if len(digests[one.kind]) > 1)
+    return doubtful if len(doubtful) < len(said) else None

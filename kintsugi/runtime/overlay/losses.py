@@ -74,18 +74,8 @@ class Losses:
 
     def report_wrong(self, workers: Mapping[str, int], why: str) -> None:
         """Tell that workers, in these lives, hold something else than most."""
-        own = self._agent.identity
         for worker, incarnation in workers.items():
-            self._agent.teller.tell(
-                OverlayEventKind.WORKER_FAILED,
-                failure_id(worker, incarnation),
-                worker=worker,
-                incarnation=incarnation,
-                teller=own.worker,
-                teller_incarnation=own.incarnation,
-                interrupted=True,
-                detail=why,
-            )
+            self._tell_failed(worker, incarnation, why, interrupted=True)
 
     def _is_still_needed(self, other: str) -> bool:
         """Whether what a worker sent last, before it went on, did not arrive in time either."""
@@ -97,17 +87,22 @@ class Losses:
         own, known = self._agent.identity, self._known(other)
         if known is None or is_there(known.address, own, other, known.incarnation, _KNOCK_SECONDS):
             return False
+        why = f"its connection to {own.worker} broke, and it does not answer at its address"
+        self._tell_failed(other, known.incarnation, why, interrupted=is_needed)
+        return True
+
+    def _tell_failed(self, worker: str, incarnation: int, why: str, *, interrupted: bool) -> None:
+        own = self._agent.identity
         self._agent.teller.tell(
             OverlayEventKind.WORKER_FAILED,
-            failure_id(other, known.incarnation),
-            worker=other,
-            incarnation=known.incarnation,
+            failure_id(worker, incarnation),
+            worker=worker,
+            incarnation=incarnation,
             teller=own.worker,
             teller_incarnation=own.incarnation,
-            interrupted=is_needed,
-            detail=f"its connection to {own.worker} broke, and it does not answer at its address",
+            interrupted=interrupted,
+            detail=why,
         )
-        return True
 
     def _known(self, worker: str) -> OverlayWorker | None:
         return next((one for one in self._agent.overlay.workers if one.id == worker), None)

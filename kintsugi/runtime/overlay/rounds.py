@@ -142,7 +142,7 @@ class Rounds:
                 self._await_restart(error.worker)
             except WrongPeersError as error:
                 self._await_next_attempt(error.worker)
-                self._require_known(error)
+                self._report_if_counted(error)
             except CalledOffError:
                 self._require_open()
 
@@ -296,7 +296,7 @@ class Rounds:
         self._report_missing(lost, self.restarts)
         self._await_next_attempt(lost)
 
-    def _require_known(self, error: WrongPeersError) -> None:
+    def _report_if_counted(self, error: WrongPeersError) -> None:
         """Tell who is wrong where the next attempt counts on them, for they were called off before they knew."""
         counted = {one.id: one.incarnation for one in self._desired.overlay.workers if one.state is not WorkerState.FAILED}
         if left := {worker: life for worker, life in error.workers.items() if counted.get(worker) == life}:
