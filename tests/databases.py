@@ -46,7 +46,7 @@ class PostgreSql:
         """End the server as a crash of its machine would, without a checkpoint."""
         process = self._server.get_postmaster_info().process
         os.kill(process.pid, signal.SIGQUIT)
-        process.wait(30)
+        process.wait(120.0)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:

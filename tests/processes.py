@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-START_SECONDS = 60.0
-STOP_SECONDS = 30.0
+START_SECONDS = 180.0
+STOP_SECONDS = 90.0
 ANNOUNCEMENT = "kintsugi: listening on "
 
 

@@ -13,7 +13,7 @@ ROOT = Path(kintsugi.__file__).parent.parent
 
 
 def python(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, timeout=240.0, check=False)
 
 
 @pytest.mark.parametrize("name", ["api", "estimator", "planner", "restorer"])

@@ -61,7 +61,7 @@ def test_spans_arrive_over_http(settings):
         endpoint = f"http://127.0.0.1:{server.server_port}/v1/traces"
         with TestClient(create_app(settings.model_copy(update={"otel_endpoint": endpoint, "plans_ahead": False}))) as client:
             assert client.post("/v1/jobs", json=new_job()).status_code == 201
-        assert arrived.wait(30)
+        assert arrived.wait(120.0)
         server.shutdown()
         thread.join()
     names = [

@@ -24,7 +24,6 @@ SHORT = load(ROOT / "benchmarks" / "campaigns" / "short.json")
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_the_short_campaign_ends_with_nothing_that_must_not_be(tmp_path):
     picture = tmp_path / "phases.svg"
     command = [sys.executable, "-m", "benchmarks.chaos", "--svg", str(picture)]

@@ -18,7 +18,7 @@ from kintsugi.runtime.forking import forkserver
 
 REASON = unavailable_reason()
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 def test_every_method_brings_the_state_over_real_links():

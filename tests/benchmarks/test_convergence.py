@@ -21,7 +21,6 @@ def test_the_text_is_the_same_everywhere():
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_a_struck_run_has_the_losses_of_one_that_was_left_alone(tmp_path):
     runs = all_runs(8, 1, transformer_profile(SHAPE.num_blocks), Console(quiet=True))
     assert runs.troubles.struck_at == [4]

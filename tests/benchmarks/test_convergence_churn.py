@@ -117,7 +117,7 @@ def test_the_runtime_computes_what_the_curves_show_while_a_node_joins_and_one_le
         return names in contributors if name == "0" else contributors[-3:] == [("1", "2")] * 3
 
     def follow(name: str, after: str | None) -> dict[int, tuple[str, ...]]:
-        assert after is None or has_stepped[after].wait(60.0)
+        assert after is None or has_stepped[after].wait(120.0)
         return nodes[name].follow(desk, has_stepped[name], partial(is_over, name))
 
     seen = together(*[partial(follow, name, after) for name, after in (("0", None), ("1", "0"), ("2", "1"))])

@@ -21,7 +21,7 @@ RATE = 100e6
 def sent_bytes(links, member):
     """To each other member so far."""
     command = ["tc", "-n", links.namespace(member), "-s", "class", "show", "dev", "port"]
-    told = subprocess.run(command, capture_output=True, check=True, text=True, timeout=10).stdout
+    told = subprocess.run(command, capture_output=True, check=True, text=True, timeout=240.0).stdout
     classes = {
         number: int(num_bytes) for number, num_bytes in re.findall(r"class htb 1:(\w+) .*?Sent (\d+) bytes", told, re.DOTALL)
     }

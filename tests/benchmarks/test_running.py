@@ -17,7 +17,7 @@ from kintsugi.core.plan import Schedule
 from tests.builders import transformer_profile
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 STOPPED = {
     "service": ["--workers", "8"],
     "load": ["--only", "heartbeats", "--seconds", "600", "--workers", "64"],

@@ -48,7 +48,7 @@ def holding(folder: Path, *bounds: float) -> Iterator[tuple[Fork, str]]:
 
 def connected(url: str) -> socket.socket:
     """A connection that waits for half a minute, not longer."""
-    return socket.create_connection((httpx2.URL(url).host, httpx2.URL(url).port), timeout=30)
+    return socket.create_connection((httpx2.URL(url).host, httpx2.URL(url).port), timeout=240.0)
 
 
 def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Path):
@@ -96,7 +96,7 @@ def test_who_goes_away_within_a_body_is_no_error_of_the_service(tmp_path: Path):
         with connected(url) as leaving:
             leaving.sendall(LONG_REQUEST + b"{")
         count = 'kintsugi_http_requests_total{method="POST",route="/v1/jobs",status="499"} 1.0'
-        while count not in (told := httpx2.get(f"{url}/metrics", timeout=60).text):
+        while count not in (told := httpx2.get(f"{url}/metrics", timeout=240.0).text):
             assert 'status="500"' not in told
         process.send_signal(signal.SIGTERM)
         process.wait(STOP_SECONDS)

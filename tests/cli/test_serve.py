@@ -37,7 +37,7 @@ def failed(name: str, generation: int, worker: str) -> Event:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kintsugi.cli", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "kintsugi.cli", *arguments], capture_output=True, text=True, timeout=240.0, check=False
     )
 
 
@@ -85,7 +85,7 @@ main()
 
 def test_a_service_that_would_hear_nobody_any_more_ends(tmp_path: Path):
     serving = [sys.executable, "-c", BREAKING, "serve", "--port", "0", "--database-url", f"sqlite:///{tmp_path}/one.sqlite3"]
-    result = subprocess.run(serving, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(serving, capture_output=True, text=True, timeout=240.0, check=False)
     assert result.returncode == 1
     assert "a mistake of ours" in result.stderr
     assert "a part of it ended by the error above" in result.stderr
@@ -122,7 +122,7 @@ def test_a_service_killed_while_it_writes_loses_nothing_that_it_answered(tmp_pat
 
         def report_until_killed() -> None:
             speeds = (0.5, 1.0)
-            with httpx2.Client(base_url=first.url, timeout=30) as http:
+            with httpx2.Client(base_url=first.url, timeout=240.0) as http:
                 for number in range(10_000):
                     body = {"kind": "straggler", "id": f"e{number}", "generation": number, "worker": "w00"}
                     try:
@@ -135,9 +135,9 @@ def test_a_service_killed_while_it_writes_loses_nothing_that_it_answered(tmp_pat
 
         thread = threading.Thread(target=report_until_killed, daemon=True)
         thread.start()
-        assert several.wait(60)
+        assert several.wait(120.0)
         first.kill()
-        thread.join(60)
+        thread.join(120.0)
         assert not thread.is_alive()
     with service(database) as second, Client(second.url) as client:
         stored = [record for record in _all_events(client) if record.event.id in dict(answered)]
@@ -362,7 +362,7 @@ def refusal(arguments, capsys):
 
 def test_help_is_there_without_heavy_imports():
     code = "import sys\nfrom kintsugi.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(sorted(sys.modules))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240.0, check=True)
     modules = result.stdout.rsplit("\n", 2)[-2]
     assert "serve" in result.stdout
     for heavy in ("torch", "fastapi", "numpy", "sqlalchemy", "ortools"):
@@ -371,7 +371,7 @@ def test_help_is_there_without_heavy_imports():
 
 def test_the_service_needs_no_torch():
     code = "import sys\nfrom api.app import create_app\nsys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], timeout=240.0, check=True)
 
 
 def test_an_unknown_command_is_a_misuse_also_as_json():

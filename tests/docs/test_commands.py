@@ -19,8 +19,6 @@ import torch
 from kintsugi import cli
 from kintsugi.runtime.forking import forkserver
 
-pytestmark = pytest.mark.timeout(300)
-
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "profiles" / "README.md"]
 LONG_RUNNING = ("make demo", "make test", "make soak", "make bench", "kintsugi serve", "kintsugi demo", "kintsugi matrix runs/")

@@ -11,7 +11,6 @@ from tests.emulated.library import COMPILER, ROOT, environment
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is missing, which compiles the device"),
 ]
 

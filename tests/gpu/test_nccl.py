@@ -31,7 +31,7 @@ from tests.restorer.test_groups import assert_freed, hear_from
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors
 
-pytestmark = [pytest.mark.processes, needs_nccl, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, needs_nccl]
 
 SECONDS = 60.0
 LONG_CYCLES = 3_000_000_000

@@ -20,7 +20,7 @@ from tests.gpu.devices import DEVICE, needs_cuda
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors, under
 
-pytestmark = [pytest.mark.processes, needs_cuda, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, needs_cuda]
 
 job = partial(job_on, tiny_gpt, DEVICE, None)
 

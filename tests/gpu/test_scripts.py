@@ -12,7 +12,7 @@ from tests.runtime.overlay.test_churn import check
 from tests.runtime.synchronization.workers import adam, crew, flat, is_equal, model_of, train_step
 from tests.runtime.test_plain import trained as trained_plainly
 
-pytestmark = [needs_cuda, pytest.mark.timeout(120)]
+pytestmark = needs_cuda
 
 NUM_STEPS = 6
 

@@ -65,7 +65,6 @@ def write_profile(folder) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(400)
 def test_every_strategy_ends_where_the_reference_does(tmp_path):
     write_profile(tmp_path)
     variants = (Variant.REFERENCE, Variant.OVERLAPPED, Variant.MEMORY)

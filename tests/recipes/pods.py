@@ -48,7 +48,7 @@ def api_server(
                 line = json.dumps(change).encode() + b"\n"
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             if stream is None:
-                ended.wait(60)
+                ended.wait(120.0)
             self.wfile.write(b"0\r\n\r\n")
 
         def _begin(self, headers: dict[str, str]) -> None:
@@ -68,4 +68,4 @@ def api_server(
         finally:
             ended.set()
             server.shutdown()
-            thread.join(30)
+            thread.join(120.0)

@@ -144,7 +144,7 @@ def test_pods_of_a_job_that_ended_are_watched_no_more(url, client):
     lists = [{"metadata": {"resourceVersion": "2"}, "items": [pod("a-0", "u0", "w00", 1)]}]
     client.end("over", Outcome.COMPLETED)
     with api_server(lists, [gone]) as (address, _), watching("over", url, address) as process:
-        output = process.communicate(timeout=60)[0].decode()
+        output = process.communicate(timeout=240.0)[0].decode()
     assert output == "job over has ended\n"
     assert events(client, "over") == []
 
@@ -161,19 +161,19 @@ def test_a_plain_loop_follows_the_plans(url, client):
         until(lambda: is_told(ReportStatus.APPLIED))
         until(lambda: is_told(ReportStatus.MEASURED))  # steps later: what it printed of the plan is out by then
         process.terminate()
-        output = process.communicate(timeout=60)[0].decode()
+        output = process.communicate(timeout=240.0)[0].decode()
     assert f"generation {generation}" in output
 
 
 def test_a_plain_loop_says_that_it_is_complete(url, client):
     with recipe("plain_loop.py", "--service", url, "--job", "short-loop", "--steps", "1") as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=240.0)
     assert client.job("short-loop").ended.ending.outcome is Outcome.COMPLETED
 
 
 def test_a_plain_loop_whose_service_is_nowhere_says_so_without_a_traceback():
     with recipe("plain_loop.py", "--service", "127.0.0.1:8000", "--steps", "1") as process:
-        output = process.communicate(timeout=60)[0].decode()
+        output = process.communicate(timeout=240.0)[0].decode()
     assert process.returncode == 1
     assert output.startswith("plain_loop: url: is no URL of a service; write it as http://127.0.0.1:8000")
 
@@ -190,7 +190,7 @@ def test_a_recipe_that_cannot_begin_says_why_without_a_traceback(name, arguments
     for given in ("TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(given, raising=False)
     with recipe(name, *arguments.split()) as process:
-        output = process.communicate(timeout=60)[0].decode()
+        output = process.communicate(timeout=240.0)[0].decode()
     assert process.returncode == 1
     assert output.startswith(why)
 
@@ -201,7 +201,7 @@ def test_a_watcher_ends_by_ctrl_c_without_a_traceback(url, client):
     with api_server(lists, []) as (address, queries), watching("interrupted", url, address) as process:
         until(lambda: any("watch" in query for query in queries))
         process.send_signal(signal.SIGINT)
-        output = process.communicate(timeout=60)[0].decode()
+        output = process.communicate(timeout=240.0)[0].decode()
     assert (process.returncode, output) == (130, "")
 
 

@@ -24,7 +24,7 @@ from restorer.rendezvous import Rendezvous, members_of
 from restorer.transport import GlooTransport
 from tests.restorer import stand_in
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 CONNECT_SECONDS = 25.0
 
 

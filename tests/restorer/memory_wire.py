@@ -66,7 +66,7 @@ class Wire:
 
     def get(self, key, buffer):
         with self.changed:
-            assert self.changed.wait_for(lambda: key in self.arrived or self.is_broken, timeout=10), key
+            assert self.changed.wait_for(lambda: key in self.arrived or self.is_broken, timeout=240.0), key
             self.waiting[key[:2]] -= 1
             if key not in self.arrived:
                 raise CommunicationError("a peer is gone")
@@ -127,7 +127,7 @@ def one_attempt(migration: Migration, exports, wire: Wire, stagings, version: in
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(120.0)
     assert outcomes.keys() == set(workers)
     return outcomes
 

@@ -49,6 +49,6 @@ def test_streams_that_failed_keep_no_transport(error):
         _run_all([fail, fail, fail], open_transport, "w0")
     for thread in threading.enumerate():
         if thread.name == "stream-w0":
-            thread.join(30.0)
+            thread.join(120.0)
     assert len(opened) == 3
     assert [one() for one in opened] == [None] * 3

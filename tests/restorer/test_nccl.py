@@ -78,7 +78,7 @@ def meeting(devices: dict[str, str]) -> dict[str, Exception | None]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10.0)
+        thread.join(120.0)
     return outcomes
 
 
@@ -176,7 +176,7 @@ def test_nobody_gives_groups_up_while_torch_is_asked_about_them():
 
     own.work.is_completed = look
     assert own.is_over()
-    assert is_given_up.wait(10.0)
+    assert is_given_up.wait(120.0)
     with pytest.raises(RuntimeError, match="given up"):
         own.is_over()
 

@@ -29,7 +29,7 @@ class Stuck:
 
     def wait(self):
         self.has_begun.set()
-        assert self.may_end.wait(30.0)
+        assert self.may_end.wait(120.0)
 
 
 @pytest.fixture(name="waiter")
@@ -39,7 +39,7 @@ def closed_afterwards():
     waiter.close()
     for thread in threading.enumerate():
         if thread.name == "waiter-under-test":
-            thread.join(30.0)
+            thread.join(120.0)
 
 
 @pytest.fixture(name="stuck")
@@ -51,11 +51,11 @@ def freed_afterwards():
 
 def given_up(waiter, operation):
     """The error of a wait that is given up from another thread once it has begun."""
-    thread = threading.Thread(target=lambda: operation.has_begun.wait(30.0) and waiter.abort())
+    thread = threading.Thread(target=lambda: operation.has_begun.wait(120.0) and waiter.abort())
     thread.start()
     with pytest.raises(CommunicationError) as caught:
         waiter.wait(operation)
-    thread.join(30.0)
+    thread.join(120.0)
     return str(caught.value)
 
 
@@ -94,7 +94,7 @@ def test_what_was_given_up_before_is_not_waited_for(waiter, stuck):
 
 def test_operations_that_were_begun_are_waited_for_in_their_order(waiter, stuck):
     first, second = waiter.begin(stuck), waiter.begin(Failing())
-    assert stuck.has_begun.wait(30.0)
+    assert stuck.has_begun.wait(120.0)
     assert second.operation is not None
     stuck.may_end.set()
     with pytest.raises(CommunicationError, match="Connection closed by peer"):
@@ -105,7 +105,7 @@ def test_operations_that_were_begun_are_waited_for_in_their_order(waiter, stuck)
 def test_nothing_that_was_begun_before_giving_up_is_started_after_it(waiter, stuck):
     later = Stuck()
     first, second = waiter.begin(stuck), waiter.begin(later)
-    assert stuck.has_begun.wait(30.0)
+    assert stuck.has_begun.wait(120.0)
     waiter.abort()
     for waiting in (first, second):
         with pytest.raises(CommunicationError, match="given up"):
@@ -113,7 +113,7 @@ def test_nothing_that_was_begun_before_giving_up_is_started_after_it(waiter, stu
     stuck.may_end.set()
     waiter.close()
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "waiter-under-test"]
-    thread.join(30.0)
+    thread.join(120.0)
     assert not later.has_begun.is_set()
 
 
@@ -122,7 +122,7 @@ def test_the_thread_ends_with_its_operation(waiter, stuck):
     waiter.close()
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "waiter-under-test"]
     stuck.may_end.set()
-    thread.join(30.0)
+    thread.join(120.0)
     assert not thread.is_alive()
 
 
@@ -146,12 +146,12 @@ def test_whoever_waits_for_a_thread_that_waits_itself_is_told_at_once_and_the_th
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert stuck.has_begun.wait(30.0)
+    assert stuck.has_begun.wait(120.0)
     waiter.abort()
     assert told.is_set()
     assert outcome.empty()
     with pytest.raises(CommunicationError, match="given up"):
         waiter.begin(Done())
     stuck.may_end.set()
-    thread.join(30.0)
-    assert "given up" in outcome.get(timeout=30.0)
+    thread.join(120.0)
+    assert "given up" in outcome.get(timeout=240.0)

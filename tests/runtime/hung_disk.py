@@ -24,5 +24,5 @@ def await_threads(name: str) -> None:
     """Until threads of this name have ended, which the disk held up."""
     for thread in threading.enumerate():
         if thread.name == name:
-            thread.join(30.0)
+            thread.join(120.0)
             assert not thread.is_alive()

@@ -76,7 +76,7 @@ if child:
 
 @pytest.mark.processes
 def test_a_forked_process_leaves_what_its_parent_holds_alone():
-    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=240.0, check=True)
     told = [line.split() for line in ended.stdout.splitlines()]
     assert [word for word, _ in told] == ["parent", "ended"]
     assert told[0][1] == told[1][1] != str(os.getpid())

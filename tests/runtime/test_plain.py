@@ -284,7 +284,7 @@ raise SystemExit("the script's own mistake")
 def test_what_is_being_written_when_a_script_fails_is_whole(tmp_path):
     for first in (0, 1):
         command = [sys.executable, "-c", FAILING, str(tmp_path)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=240.0, check=False)
         assert (ended.returncode, f"first {first}" in ended.stdout) == (1, True), ended.stderr
         assert "the script's own mistake" in ended.stderr
 

@@ -42,7 +42,7 @@ def test_ranks_end_with_the_torchrun_that_started_them(tmp_path):
     rank = int(launcher.stdout.readline())
     launcher.kill()
     try:
-        launcher.communicate(timeout=60.0)  # the rank has the pipe, too, until it ends
+        launcher.communicate(timeout=240.0)  # the rank has the pipe, too, until it ends
     finally:
         with suppress(ProcessLookupError):
             os.kill(rank, signal.SIGKILL)
@@ -98,7 +98,6 @@ def final_parameters(folder: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_the_example_is_struck_and_goes_on_with_fewer_ranks(tmp_path):
     run_alone(tmp_path / "alone", "--num-steps", "16")
     run = tmp_path / "run"

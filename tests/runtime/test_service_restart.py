@@ -23,9 +23,9 @@ def test_a_job_waits_for_a_service_that_was_killed_and_restarts(tmp_path):
     killed, may_return, may_end = threading.Event(), threading.Event(), threading.Event()
 
     def serve_again() -> None:
-        assert may_return.wait(60)
+        assert may_return.wait(120.0)
         with service(database, "--port", port):
-            may_end.wait(60)
+            may_end.wait(120.0)
 
     def kill_service(agent: Agent) -> None:
         if agent.losses and not killed.is_set():
@@ -45,7 +45,7 @@ def test_a_job_waits_for_a_service_that_was_killed_and_restarts(tmp_path):
     finally:
         may_return.set()
         may_end.set()
-        second.join(60)
+        second.join(120.0)
     assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
     assert [record.event.worker for record in log] == ["w01"]
     assert result.decisions[-1].plan.generation == 1

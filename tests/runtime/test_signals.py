@@ -87,5 +87,5 @@ def test_a_thread_beside_the_main_one_leaves_signals_alone():
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(60.0)
+    thread.join(120.0)
     assert seen == [[signal.SIG_DFL] * 2]

@@ -43,7 +43,7 @@ def averaging() -> None:
     other = threading.Thread(target=train, args=(1,), daemon=True)
     other.start()
     train(0)
-    other.join(30.0)
+    other.join(120.0)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def python(tmp_path):
 def run(python, *options, **environment):
     found = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "OUTPUT")}
     settings = {"cwd": python.parent, "env": {**found, "PYTHON": str(python), **environment}, "capture_output": True, "text": True}
-    result = subprocess.run(["bash", "scripts/test_gpu", *options], timeout=60, check=False, **settings)
+    result = subprocess.run(["bash", "scripts/test_gpu", *options], timeout=240.0, check=False, **settings)
     calls = python.with_name("calls")
     return result, calls.read_text().splitlines() if calls.exists() else []
 

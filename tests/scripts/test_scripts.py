@@ -53,7 +53,9 @@ def tests_script(tmp_path):
     python.chmod(0o755)
 
     def run():
-        return subprocess.run(["bash", "scripts/test", "-x"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            ["bash", "scripts/test", "-x"], cwd=tmp_path, capture_output=True, text=True, timeout=240.0, check=False
+        )
 
     return run
 

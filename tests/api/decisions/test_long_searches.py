@@ -10,7 +10,7 @@ from api.decisions import planning
 from api.settings import Settings
 from tests.api.requests import event, new_job
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 def test_writes_of_other_jobs_do_not_wait_for_a_thread_while_one_is_searched_for(monkeypatch, database_url):

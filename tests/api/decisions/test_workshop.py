@@ -90,7 +90,7 @@ def test_an_answer_that_cannot_be_read_does_not_keep_the_process_from_the_next(w
             shop.do(works.Foreign)
         with ThreadPoolExecutor(1) as threads:
             try:
-                assert threads.submit(shop.do, abs, -3).result(timeout=60.0) == 3
+                assert threads.submit(shop.do, abs, -3).result(timeout=240.0) == 3
             finally:
                 shop.close()
 
@@ -124,9 +124,9 @@ def test_who_waits_while_the_only_process_ends_over_the_work_of_another_is_answe
         assert eventually(lambda: shop._changed._waiters, bool)
         (helper,) = shop._helpers
         os.kill(helper.pid, signal.SIGKILL)
-        assert waiting.result(timeout=60.0) == 3
+        assert waiting.result(timeout=240.0) == 3
         with pytest.raises(WorkLostError, match="killed"):
-            lost.result(timeout=60.0)
+            lost.result(timeout=240.0)
 
 
 def test_where_all_stay_busy_for_too_long_nobody_is_told_that_there_is_no_process(monkeypatch, without_collector, fork_server):
@@ -161,7 +161,7 @@ def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector, f
         assert eventually(lambda: shop.is_ready and not shop._idle, bool)
         shop.close()
         with pytest.raises(UnavailableError, match="try again"):
-            waiting.result(timeout=30.0)
+            waiting.result(timeout=240.0)
 
 
 def test_work_that_takes_too_long_is_ended_with_its_process(monkeypatch, without_collector, fork_server):
@@ -242,7 +242,7 @@ class Watched(Workshop):
 
 
 def test_a_search_alone_stays_here_and_two_at_a_time_begin_the_workshop(monkeypatch):
-    shop, both = Watched(), threading.Barrier(2, timeout=30.0)
+    shop, both = Watched(), threading.Barrier(2, timeout=240.0)
     decider = Decider(Metrics(), None, shop)
     decider.decided(AFTER[0], "one")
     assert (shop.started, shop.asked) == (0, 0)
@@ -270,17 +270,17 @@ def test_a_long_search_goes_there_even_alone_and_short_ones_stay_here_meanwhile(
 
     def held(snapshot):
         begun.set()
-        assert goes_on.wait(30.0)
+        assert goes_on.wait(120.0)
         return decided(snapshot)
 
     monkeypatch.setattr(planning, "decided", held)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(decider.decided, long, "long")
-        assert begun.wait(30.0)
+        assert begun.wait(120.0)
         assert decider.decide(short).plan is not None
         assert shop.asked == 1
         goes_on.set()
-        assert waiting.result(timeout=30.0).plan is not None
+        assert waiting.result(timeout=240.0).plan is not None
     decider.decide(long)
     assert shop.asked == 2
 

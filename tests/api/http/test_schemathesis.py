@@ -43,7 +43,7 @@ def address(tmp_path_factory):
     settings = Settings(database_url=url, plans_ahead=False, require_tokens="never", **bounds)  # it is asked to issue tokens
     with served(create_app(settings)) as address:
         job = {**new_job(), "id": PARAMETERS["job"]}
-        assert httpx2.post(f"{address}/v1/jobs", json=job, timeout=60.0).status_code == 201
+        assert httpx2.post(f"{address}/v1/jobs", json=job, timeout=240.0).status_code == 201
         yield address
 
 
@@ -58,7 +58,7 @@ def served(app):
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(120.0)
 
 
 schema = schemathesis.openapi.from_path(SNAPSHOT)

@@ -52,7 +52,7 @@ def test_who_waits_is_woken_by_a_newer_plan(client, job):
         thread.start()
     client.post(EVENTS, json=event("a", 0, "w00"))
     for thread in waiting:
-        thread.join(timeout=20)
+        thread.join(timeout=240.0)
     assert [answer.json()["generation"] for answer in answers] == [1] * 5
 
 

@@ -164,7 +164,7 @@ def test_who_waits_and_who_listens_hear_of_it_without_any_request(archive):
         client.post("/v1/jobs", json=new_job())
         lose(client, 0)
     copy = archive.back_up()
-    with service(archive.url) as process, httpx2.Client(base_url=process.url, timeout=30) as client:
+    with service(archive.url) as process, httpx2.Client(base_url=process.url, timeout=240.0) as client:
         lose(client, 1)
         lose(client, 2)
         waited = []
@@ -176,7 +176,7 @@ def test_who_waits_and_who_listens_hear_of_it_without_any_request(archive):
             waiter.start()
             archive.restore(copy)
             assert not any(line.startswith("id:") for line in lines)  # and it ends
-        waiter.join(30)
+        waiter.join(120.0)
         assert waited[0].status_code == 204
         assert waited[0].headers["ETag"].startswith('"1@')  # the plan to go on with is of another past than generation 3
         answer = answered(lambda: client.post(EVENTS, json=event("anew", 1, "w02")))
@@ -194,7 +194,7 @@ def test_a_read_that_began_before_others_wrote_is_not_taken_for_a_database_that_
             assert service.state("llama").history.number == 1
             writer = threading.Thread(target=lose, args=(client, 1))
             writer.start()
-            writer.join(30)
+            writer.join(120.0)
             assert service.known_state("llama").history.number == 2
             assert service.state("llama").history.number == 2
         assert store.times_set_back == 0

@@ -125,7 +125,7 @@ def small_disk(tmp_path):
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("only root may mount a small disk")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=30)
+    subprocess.run(["umount", str(folder)], check=True, timeout=240.0)
 
 
 def test_a_full_disk_is_told_and_nothing_that_was_told_before_is_lost(small_disk):
@@ -171,10 +171,10 @@ def readable_file(tmp_path):
     if os.geteuid() != 0 or subprocess.run(commands[0], capture_output=True, check=False).returncode != 0:
         pytest.skip("only root may mount a file")
     try:
-        subprocess.run(commands[1], check=True, timeout=30)
+        subprocess.run(commands[1], check=True, timeout=240.0)
         yield f"sqlite:///{file}"
     finally:
-        subprocess.run(["umount", str(file)], check=True, timeout=30)
+        subprocess.run(["umount", str(file)], check=True, timeout=240.0)
 
 
 def test_a_service_does_not_start_on_a_file_that_it_cannot_write(readable_file):

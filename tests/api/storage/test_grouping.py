@@ -57,7 +57,7 @@ def outcomes(database, works):
         return None
 
     with ThreadPoolExecutor(len(works)) as threads:
-        return list(threads.map(write, works, timeout=60))
+        return list(threads.map(write, works, timeout=240.0))
 
 
 def numbers(database):

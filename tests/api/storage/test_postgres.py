@@ -31,7 +31,6 @@ from tests.services import Fork, service
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.timeout(300),
     pytest.mark.parametrize("database_kind", [POSTGRESQL], indirect=True),
 ]
 
@@ -163,7 +162,6 @@ def test_a_writer_that_is_stopped_holds_up_the_others_for_a_moment_and_goes_on_o
             database.close()
 
 
-@pytest.mark.timeout(60)
 def test_nobody_waits_for_ever_for_a_server_that_says_nothing(database_url, postgres, monkeypatch):
     monkeypatch.setattr(silence, "SILENCE_SECONDS", 0.5)
     database, one = Database(database_url), text("SELECT 1")
@@ -182,7 +180,6 @@ def test_nobody_waits_for_ever_for_a_server_that_says_nothing(database_url, post
         database.close()
 
 
-@pytest.mark.timeout(60)
 def test_an_attempt_to_connect_that_fails_leaves_no_socket_behind(database_url, postgres, monkeypatch):
     monkeypatch.setattr(engines, "CONNECT_SECONDS", 2)  # libpq's least
     database, before = Database(database_url), os.listdir("/proc/self/fd")

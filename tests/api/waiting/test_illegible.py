@@ -71,10 +71,10 @@ def test_who_listens_while_it_comes(client, two_jobs, app, database_url):
     )
     client.portal.call(is_listened_to, streams.tail, 3)
     changed(database_url, LATER, no=False)
-    assert of_it.result(timeout=30).count("event: ") == 1  # where it began; asked for anew it is refused, with the reason
+    assert of_it.result(timeout=240.0).count("event: ") == 1  # where it began; asked for anew it is refused, with the reason
     another_event(client)
-    assert LEFT_OUT in of_all.result(timeout=30)
-    for told in (of_all.result(), of_other.result(timeout=30)):
+    assert LEFT_OUT in of_all.result(timeout=240.0)
+    for told in (of_all.result(), of_other.result(timeout=240.0)):
         assert '"job":"other"' in told
 
 
@@ -98,7 +98,7 @@ def test_who_waits_for_it(client, two_jobs, app, database_url):
     waiting = client.portal.start_task_soon(wait)
     client.portal.call(is_listened_to, streams.tail, 1)
     changed(database_url, LATER, no=False)
-    waiting.result(timeout=30)
+    waiting.result(timeout=240.0)
 
 
 def test_a_plan_that_is_damaged_is_left_out(client, two_jobs, app, database_url):

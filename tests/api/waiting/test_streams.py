@@ -345,7 +345,7 @@ def test_events_and_reports_are_waited_for(client, job, app):
     client.post(EVENTS, json=event("a", 0, "w01"))
     client.post(REPORTS, json=report(1))
     for future in waiting:
-        future.result(timeout=30)
+        future.result(timeout=240.0)
     assert heard == {"Event": [1], "Report": [2]}
     assert client.get(REPORTS, params={"after": 1, "wait_seconds": 20}).json()["reports"][0]["number"] == 2
     assert client.get(EVENTS, params={"after": 1, "cursor": "x"}).json()["error"]["field"] == "after"

@@ -225,11 +225,11 @@ def test_a_service_that_is_killed_while_it_sends_is_followed_by_one_that_sends_a
     with receiver() as site:
         site.open.clear()
         with service(database, "--log-level", "error") as first:
-            httpx2.post(f"{first.url}/v1/jobs", json=new_job(), timeout=60).raise_for_status()
+            httpx2.post(f"{first.url}/v1/jobs", json=new_job(), timeout=240.0).raise_for_status()
             httpx2.post(
-                f"{first.url}{HOOKS}", json={"id": "site", "url": site.url, "secret": SECRET}, timeout=60
+                f"{first.url}{HOOKS}", json={"id": "site", "url": site.url, "secret": SECRET}, timeout=240.0
             ).raise_for_status()
-            httpx2.post(f"{first.url}{EVENTS}", json=event("a", 0, "w00"), timeout=60).raise_for_status()
+            httpx2.post(f"{first.url}{EVENTS}", json=event("a", 0, "w00"), timeout=240.0).raise_for_status()
             site.wait_for(1)
             first.kill()
         site.open.set()

@@ -20,7 +20,6 @@ MAY = os.geteuid() == 0 and Path("/dev/loop-control").exists() and all(map(shuti
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(not MAY, reason=f"needs root, loop devices and {', '.join(TOOLS)}")
 def test_a_disk_that_hangs_for_good_costs_its_checkpoints_and_nothing_else():
     command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "tests.runtime.checkpoints.frozen_disk"]

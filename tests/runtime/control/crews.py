@@ -30,7 +30,7 @@ from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.workers.commit import StepStatus
 from tests.runtime.jobs import tiny_gpt
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 @dataclass(eq=False)

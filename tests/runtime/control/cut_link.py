@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,7 +54,10 @@ def mended() -> Iterator[None]:
 
 def ports_of(pid: int) -> set[tuple[int, int]]:
     """Local and remote port of every connection of a process."""
-    held = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    held = set[str]()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            held.add(os.readlink(link))
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return {
         (int(row[1].partition(":")[2], 16), int(row[2].partition(":")[2], 16))

@@ -242,7 +242,7 @@ class Keeper(LocalDecisions):
 
     def keep(self, generation: int, agreement: str) -> None:
         self.is_asked.set()
-        assert self.may_go_on.wait(10.0)
+        assert self.may_go_on.wait(120.0)
         self.kept.append((generation, agreement))
         if generation == 2:
             raise UnavailableError("gone", field="url")
@@ -250,12 +250,12 @@ class Keeper(LocalDecisions):
 
 def close_while_busy(decider: Decider, source: Keeper) -> None:
     """Its thread is in the middle of the first call, and goes on once the closing has begun."""
-    assert source.is_asked.wait(10.0)
+    assert source.is_asked.wait(120.0)
     closing = threading.Thread(target=decider.close)
     closing.start()
-    assert decider._is_closing.wait(10.0)
+    assert decider._is_closing.wait(120.0)
     source.may_go_on.set()
-    closing.join(10.0)
+    closing.join(120.0)
     assert not closing.is_alive()
 
 
@@ -273,7 +273,7 @@ def test_who_was_lost_is_told_even_where_the_decider_is_closed_meanwhile(request
     source = Keeper()
     decider = started(source, request_)
     decider.tell_agreed(1, "agreement 1")
-    assert source.is_asked.wait(10.0)
+    assert source.is_asked.wait(120.0)
     decider.submit([lost("w03")])
     close_while_busy(decider, source)
     assert "w03" not in decider.decisions[-1].plan.workers

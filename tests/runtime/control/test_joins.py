@@ -237,7 +237,7 @@ def test_a_worker_that_joins_may_fail_and_end_before_the_agent_looks(tmp_path):
         if agent.losses and not flag.exists():
             flag.touch()
             agent.invite("w04")
-            agent.handle("w04").process.join(30.0)
+            agent.handle("w04").process.join(120.0)
 
     with leaves_nothing(), Agent(partial(refused, flag), gpt_request(2, 2), LocalDecisions(), observer=observer) as agent:
         result = agent.run()

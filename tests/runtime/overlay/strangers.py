@@ -10,7 +10,7 @@ import xxhash
 
 from kintsugi.runtime.overlay.messages import Channel, Message, write
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 _HEAD = struct.Struct("!BIIQ")
 HEAD_BYTES = _HEAD.size
 """Of a frame before the header."""

@@ -35,7 +35,7 @@ def test_a_neighbour_that_cannot_be_reached_is_asked_for_now_and_then_alone():
     desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_JOINED, id="z", protocol=PROTOCOL, **lost))
     crew = Crew(desk, replace(OPTIONS, join_timeout_seconds=2.0))
     joiner = crew.start("b")
-    joiner.join(60.0)
+    joiner.join(120.0)
     assert isinstance(joiner.error, UnavailableError)
     assert 0 < desk.num(OverlayEventKind.LINK_CONNECTED) <= 10
 
@@ -49,7 +49,7 @@ class SilentDesk(Desk):
 
     def overlay(self, *arguments):
         self.is_asked.set()
-        assert self.may_answer.wait(60.0)
+        assert self.may_answer.wait(120.0)
         return super().overlay(*arguments)
 
 
@@ -57,9 +57,9 @@ def test_a_scheduler_that_does_not_answer_holds_nobody_who_is_asked_to_leave():
     crew, port = Crew(SilentDesk()), free_port()
     joiner = crew.start("a", host="127.0.0.1", port=port)
     try:
-        assert crew.desk.is_asked.wait(20.0)
+        assert crew.desk.is_asked.wait(120.0)
         exits.ask_to_leave()
-        joiner.join(10.0)
+        joiner.join(120.0)
         assert not joiner.is_alive()
     finally:
         crew.desk.may_answer.set()
@@ -82,9 +82,9 @@ def test_a_neighbour_that_is_not_there_yet_holds_nobody_who_is_asked_to_leave():
     crew = Crew(Noted())
     crew.start("a").await_steps(1)
     joiner = crew.start("d", ("nobody",))
-    assert Noted.is_refused.wait(20.0)
+    assert Noted.is_refused.wait(120.0)
     exits.ask_to_leave()
-    joiner.join(10.0)
+    joiner.join(120.0)
     assert isinstance(joiner.error, GivenUpError)
     joiner.error = None
     crew.finish()
@@ -129,7 +129,7 @@ class Meeting(Desk):
                 self.num_asked += 1
                 is_early = self.num_asked <= 2
             if is_early:
-                self.both.wait(30.0)
+                self.both.wait(120.0)
         return told
 
 
@@ -146,7 +146,7 @@ class LateLink(Meeting):
                 self.num_joined += 1
                 is_second = self.num_joined > 1
             if is_second:
-                assert self.is_greeted.wait(20.0)
+                assert self.is_greeted.wait(120.0)
         return super().post(event)
 
     def delay(self, monkeypatch, crew: Crew) -> None:
@@ -182,7 +182,7 @@ def join_twice(crew: Crew) -> None:
     twins = [Twin(crew, over) for _ in range(2)]
     for twin in twins:
         twin.start()
-    replaced = over.get(timeout=60.0)
+    replaced = over.get(timeout=240.0)
     assert isinstance(replaced.error, GivenUpError)
     assert "joined under this worker's name" in str(replaced.error)
     if hasattr(replaced, "coordinator"):
@@ -240,7 +240,7 @@ def test_the_place_of_one_that_died_is_taken_though_nobody_noticed():
     struck = crew.members["a"]
     struck.strike()
     struck.is_leaving.set()
-    struck.join(60.0)
+    struck.join(120.0)
     assert crew.desk.now.worker("a").state is WorkerState.ACTIVE
     again = crew.start("a")
     again.await_steps(1)

@@ -21,21 +21,21 @@ def test_nobody_hears_of_an_older_overlay_after_a_newer_one_is_known():
     def hear(told):
         if told.generation == 1:
             is_asked.set()
-            may_go_on.wait(60.0)
+            may_go_on.wait(120.0)
         heard.append((told.generation, agent.overlay.generation))
 
     agent.on_overlay(hear)
     threads = [threading.Thread(target=agent.take, args=(replace(overlay, generation=number),)) for number in (1, 2)]
     try:
         threads[0].start()
-        assert is_asked.wait(60.0)
+        assert is_asked.wait(120.0)
         threads[1].start()
         threads[1].join(0.1)  # as long as the first one is told, this one is not known
         assert agent.overlay.generation == 1
     finally:
         may_go_on.set()
         for thread in threads:
-            thread.join(60.0)
+            thread.join(120.0)
         agent.close()
     agent.take(overlay)
     assert heard == [(1, 1), (2, 2)]

@@ -48,7 +48,7 @@ def test_a_state_is_not_trained_while_a_lost_source_s_last_shard_is_still_being_
     def slow(packed: PackedState, begin: int, chunk: torch.Tensor) -> None:
         if threading.current_thread() is late:
             begun.set()
-            assert may_go_on.wait(30.0)
+            assert may_go_on.wait(120.0)
         write(packed, begin, chunk)
 
     monkeypatch.setattr(PackedState, "write", slow)
@@ -57,14 +57,14 @@ def test_a_state_is_not_trained_while_a_lost_source_s_last_shard_is_still_being_
         arrival.take(source, of_bytes(ranges))
     late = threading.Thread(target=arrival.take, args=("s1", stretch(8, bytes(8))[0]))
     late.start()
-    assert begun.wait(30.0)
+    assert begun.wait(120.0)
     arrival.reconcile(replication(16, 4, 4), {}.__setitem__, never)  # s0 sends all of it
     for message in stretch(0, bytes(16)):
         arrival.take("s0", message)
     assert arrival.finish() is None
     changed.clear()
     may_go_on.set()
-    late.join(30.0)
+    late.join(120.0)
     assert changed.is_set()
     assert arrival.finish() is not None
 

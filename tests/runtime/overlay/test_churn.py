@@ -29,7 +29,7 @@ def test_workers_join_and_leave_a_running_job():
     crew.start("c", ("a", "b")).await_steps(3)
     leaver = crew.members["a"]
     leaver.is_leaving.set()
-    leaver.join(30)
+    leaver.join(120.0)
     crew.members["c"].await_steps(6)
     crew.finish()
     check(crew)
@@ -67,18 +67,18 @@ def test_the_last_mean_of_a_worker_that_leaves_comes_late_and_as_it_was(monkeypa
                 last.append(message.fields["pass"])
             elif message.fields["pass"] in last:
                 is_late.set()
-                assert may_come.wait(60.0)
+                assert may_come.wait(120.0)
         write(connection, message)
 
     monkeypatch.setattr("kintsugi.runtime.overlay.link.write", slow)
     crew.start_connected("a", "b", "c")
     leaver = crew.members["c"]
     leaver.is_leaving.set()
-    assert is_late.wait(60.0)
+    assert is_late.wait(120.0)
     for worker in ("a", "b"):
         crew.members[worker].await_steps(crew.members[worker].num_steps + 4)
     may_come.set()
-    leaver.join(60.0)
+    leaver.join(120.0)
     found = leaver.coordinator.digest()
     crew.finish()
     check(crew)
@@ -114,7 +114,7 @@ def test_who_cannot_apply_a_step_that_the_others_have_takes_part_no_more():
     failed = crew.start("b", ("a",), before_step=fail_once)
     failed.await_steps(2)
     is_full.set()
-    failed.join(60.0)
+    failed.join(120.0)
     assert isinstance(failed.error, MemoryError)
     failed.error = None
     with pytest.raises(GivenUpError, match=r"failed here \(MemoryError\), which the others have; join again"):
@@ -146,7 +146,7 @@ class TwoWords(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said = threading.Barrier(2, timeout=60.0)
+        self.said = threading.Barrier(2, timeout=240.0)
 
     def post(self, event: OverlayEvent) -> Overlay:
         if event.kind is OverlayEventKind.WORKER_FAILED:
@@ -162,7 +162,7 @@ def test_of_two_that_take_each_other_for_dead_one_goes_on(monkeypatch):
     overlay = crew.desk.until(lambda overlay: overlay.restarts > 0)
     (lost,) = (crew.members[one.id] for one in overlay.workers if one.state is WorkerState.FAILED)
     (kept,) = (member for member in crew.members.values() if member is not lost)
-    lost.join(60.0)
+    lost.join(120.0)
     assert isinstance(lost.error, GivenUpError)
     assert "it does not answer at its address" in str(lost.error)
     lost.error = None
@@ -192,7 +192,7 @@ def test_a_state_that_cannot_be_sent_keeps_the_joiner_out_and_does_not_hurt_who_
     crew = Crew(build=hoarding)
     crew.start("a").await_steps(1)
     joiner = crew.start("b", ("a",))
-    joiner.join(60.0)
+    joiner.join(120.0)
     assert isinstance(joiner.error, ReconfigurationError)
     assert "a cannot send its state: optimizer.seen: holds a set" in str(joiner.error)
     joiner.error = None
@@ -227,7 +227,7 @@ def test_a_worker_comes_and_goes_under_the_same_name():
         guest = crew.start("b", ("a",))
         guest.await_steps(1)
         guest.is_leaving.set()
-        guest.join(60)
+        guest.join(120.0)
         assert not guest.is_alive()
         assert guest.error is None
     crew.finish()
@@ -258,7 +258,7 @@ class Obstacle:
             self.victim = self.victim or (own if kind == sources.SHARD else "")
         if kind == sources.SHARD and own == self.victim:
             self.is_met.set()
-            self.may_go_on.wait(60.0)
+            self.may_go_on.wait(120.0)
         self._put(stream, kind, fields, payload)
 
 
@@ -269,7 +269,7 @@ def test_a_source_is_lost_in_the_middle_of_a_replication(monkeypatch, max_waitin
     crew.start_connected("a", "b", "c")
     obstacle = Obstacle(monkeypatch)
     joiner = crew.start("d", ("a", "b", "c"))
-    assert obstacle.is_met.wait(60.0)
+    assert obstacle.is_met.wait(120.0)
     if max_waiting_bytes > 1:  # many more reductions than ever waited for a joiner that was not told them in order
         crew.members["a"].await_steps(crew.members["a"].num_steps + 20)
     crew.members[obstacle.victim].strike()
@@ -311,7 +311,7 @@ def test_what_a_worker_had_alone_when_it_died_is_in_the_states_of_all_or_of_none
     monkeypatch.setattr(TreeReduction, "_send_down", keep)
     monkeypatch.setitem(arrival._TAKES, SEAL, seal_and_tell)
     joiner = crew.start("d", ("a", "b", "c"))
-    assert (is_sealed if num_requests else joiner.has_joined).wait(60.0)
+    assert (is_sealed if num_requests else joiner.has_joined).wait(120.0)
     crew.members["a"].strike()
     joiner.await_steps(2)
     crew.finish()
@@ -325,7 +325,7 @@ def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():
     lost = crew.start("c", ("a",))
     lost.await_steps(1)
     cut(crew, "a", "c")
-    lost.join(60)
+    lost.join(120.0)
     assert isinstance(lost.error, GivenUpError)
     assert "(cut off from the part of a, which goes on with 2 of 3; join again over another link)" in str(lost.error)
     lost.coordinator.close()

@@ -82,7 +82,7 @@ def test_who_holds_another_state_than_most_ends_before_its_gradients_count_and_j
     assert crew.desk.now.synchronization.shape is shape
     lost = crew.members[unlucky]
     mishap.is_due = True
-    lost.join(60.0)
+    lost.join(120.0)
     assert isinstance(lost.error, WrongStateError)
     assert isinstance(lost.error, GivenUpError)
     assert "holds something else than most before reduction" in str(lost.error)
@@ -110,7 +110,7 @@ def test_the_others_go_on_where_nobody_hears_why_it_ends():
     lost = crew.members["b"]
     lost.is_struck.set()  # what it tells reaches nobody
     mishap.is_due = True
-    lost.join(60.0)
+    lost.join(120.0)
     for worker in ("a", "c"):
         crew.members[worker].await_steps(crew.members[worker].num_steps + 3)
     crew.finish()
@@ -125,7 +125,7 @@ def test_two_that_differ_both_end_since_nobody_can_tell():
 
 def require_all_end(crew: Crew, names: str = "a, b") -> None:
     for worker, member in crew.members.items():
-        member.join(60.0)
+        member.join(120.0)
         with pytest.raises(DisagreementError, match=f"{names} do not hold the same"):
             member.coordinator.update()
         assert member.error is None or isinstance(member.error, DisagreementError), worker
@@ -165,7 +165,7 @@ def test_states_are_compared_as_often_as_the_options_say(every):
     if every is None:
         lost.await_steps(lost.num_steps + 12)
     else:
-        lost.join(60.0)
+        lost.join(120.0)
         compared = range(mishap.step + 2, mishap.step + 2 + every)
         (number,) = [number for number in compared if number % every == 0]
         assert f"before reduction {number}:" in str(lost.error)
@@ -299,7 +299,7 @@ def test_who_leaves_with_another_state_is_told_so(num_workers, expected):
     leaver = crew.members["b"]
     leaver.coordinator.request_node_exit = leaving_struck(leaver)
     leaver.is_leaving.set()
-    leaver.join(60.0)
+    leaver.join(120.0)
     assert isinstance(leaver.error, expected)
     leaver.error = None
     if num_workers == 2:
@@ -329,7 +329,7 @@ def test_who_was_found_wrong_does_not_stand_against_one_that_knows_where_a_third
     monkeypatch.setattr(Comparison, "require_alike", interrupted)
     started(crew, parameter).is_due = True
     lost = crew.members["b"]
-    lost.join(60.0)
+    lost.join(120.0)
     assert isinstance(lost.error, GivenUpError)
     lost.error = None
     lost.is_struck.set()

@@ -73,12 +73,12 @@ def test_training_waits_for_who_is_told_and_for_nobody_else():
     adding.start()
     assert history.next(KEY, Sum(2, 2), 60.0).number == 3
     assert history.next(KEY, Sum(3, 2), 60.0).number == 4
-    adding.join(60.0)
+    adding.join(120.0)
     assert not adding.is_alive()
     waiting = threading.Thread(target=history.add, args=(committed(5),), daemon=True)
     waiting.start()
     history.leave(KEY)
-    waiting.join(60.0)
+    waiting.join(120.0)
     assert not waiting.is_alive()
 
 
@@ -100,7 +100,7 @@ def test_training_goes_on_once_another_source_is_asked():
     waiting = threading.Thread(target=history.add, args=(committed(2),), daemon=True)
     waiting.start()
     history.spare(KEY)
-    waiting.join(30.0)
+    waiting.join(120.0)
     assert not waiting.is_alive()
 
 
@@ -187,11 +187,11 @@ def test_no_more_is_told_than_there_is_room_for():
     for number in (1, 2, 3):
         history.add(committed(number))
     telling.allow(2)
-    assert [posts.sent.get(timeout=60.0)[2]["number"] for _ in range(2)] == [1, 2]
+    assert [posts.sent.get(timeout=240.0)[2]["number"] for _ in range(2)] == [1, 2]
     assert posts.sent.empty()
     telling.allow(4)
-    assert posts.sent.get(timeout=60.0)[2]["number"] == 3
+    assert posts.sent.get(timeout=240.0)[2]["number"] == 3
     history.leave(KEY)
-    worker, kind, fields = posts.sent.get(timeout=60.0)
+    worker, kind, fields = posts.sent.get(timeout=240.0)
     assert (worker, kind, fields["replication"]) == ("x", FORGOTTEN, 7)
     telling.close()

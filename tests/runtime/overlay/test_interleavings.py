@@ -52,7 +52,7 @@ def test_a_state_that_is_loaded_is_not_gone_on_with_from_the_step_of_another(mon
     def late(trained, packed):
         if not is_loading.is_set():
             is_loading.set()
-            assert others.wait(20.0)
+            assert others.wait(120.0)
         load(trained, packed)
 
     monkeypatch.setitem(arrival._TAKES, sources.OPEN, open_and_tell)
@@ -77,7 +77,7 @@ def test_a_state_that_is_loaded_is_not_gone_on_with_from_the_step_of_another(mon
     crew.start("b", ("a",)).await_steps(1)
     is_loading.clear()
     joiner = crew.start("d", ("a", "b"))
-    assert is_loading.wait(20.0)
+    assert is_loading.wait(120.0)
     crew.members["a"].strike()
     joiner.await_steps(2, 30.0)
     crew.finish()
@@ -121,7 +121,7 @@ def test_what_was_heard_of_the_dead_alone_is_void_once_the_others_settled(monkey
     monkeypatch.setattr(Trail, "take", take_and_tell)
     monkeypatch.setattr(Joiner, "_go_on", go_on_later)
     joiner = crew.start("d", ("a", "b", "c"))
-    assert is_held.wait(20.0)
+    assert is_held.wait(120.0)
     monkeypatch.setattr(Agent, "ready", ready)
     crew.members["a"].strike()
     joiner.await_steps(2, 30.0)
@@ -180,7 +180,7 @@ def test_sources_copy_the_same_step_though_one_was_handed_the_last_reduction(mon
     monkeypatch.setattr(Agent, "ready", not_ready)
     monkeypatch.setattr(TreeReduction, "_send_down", to_the_first)
     joiner = crew.start("d", ("a", "b", "c"))
-    assert is_through.wait(20.0)
+    assert is_through.wait(120.0)
     first = crew.members[kept[0]._place.children[0]]
     number = kept[0]._exchange.key.round
     with first._stepped:
@@ -225,17 +225,17 @@ def test_a_worker_that_is_asked_to_leave_before_it_holds_the_state_goes(monkeypa
 
     def put_later(stream, kind, *arguments):
         is_met.set()
-        assert may_go_on.wait(20.0)
+        assert may_go_on.wait(120.0)
         put(stream, kind, *arguments)
 
     monkeypatch.setattr(sources._Stream, "_put", put_later)
     crew.start("a").await_steps(1)
     joiner = crew.start("d", ("a",))
-    assert is_met.wait(20.0)
+    assert is_met.wait(120.0)
     life = crew.desk.now.worker("d").incarnation
     crew.desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_DRAINING, id="leave", worker="d", incarnation=life))
     may_go_on.set()
-    joiner.join(60.0)
+    joiner.join(120.0)
     assert isinstance(joiner.error, GivenUpError)
     joiner.error = None
     crew.members["a"].await_steps(crew.members["a"].num_steps + 2)
@@ -271,7 +271,7 @@ def test_a_follower_that_missed_its_next_reduction_holds_nobody_up():
         target=history.add, args=(Committed(which=Sum(3, 0), vector=np.zeros(4), weights={}, agreed=None),), daemon=True
     )
     adding.start()
-    adding.join(10.0)
+    adding.join(120.0)
     assert not adding.is_alive()
 
 

@@ -25,7 +25,7 @@ def test_a_reduction_that_hangs_holds_nobody_longer_than_the_deadline():
     agent = Agent()
 
     def take_part() -> None:
-        assert agent.ends.wait(60.0)
+        assert agent.ends.wait(120.0)
         raise GivenUpError("was closed")
 
     Leaver(agent, links=None, rounds=SimpleNamespace(counts=True)).run(take_part, Deadline(0.05))

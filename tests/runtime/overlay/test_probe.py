@@ -97,9 +97,9 @@ class Line:
         self.send = send_first
         waiting = threading.Thread(target=measure, daemon=True)
         waiting.start()
-        assert is_asked.wait(20.0)
+        assert is_asked.wait(120.0)
         yield
-        waiting.join(20.0)
+        waiting.join(120.0)
         assert ends == [True]
 
 

@@ -28,7 +28,6 @@ def service(tmp_path_factory) -> Iterator[str]:
         yield running.url
 
 
-@pytest.mark.timeout(300)
 def test_the_example_joins_and_leaves_a_running_job(tmp_path, service):
     def start(worker: str):
         arguments = ["--service", service, *documented[worker]]
@@ -55,7 +54,6 @@ def test_the_example_joins_and_leaves_a_running_job(tmp_path, service):
     assert "with clinic-b,clinic-c" in (tmp_path / "clinic-b").read_text()
 
 
-@pytest.mark.timeout(300)
 def test_a_signal_ends_a_worker_that_waits_to_join(tmp_path, service):
     with ExitStack() as started, Client(service) as client:
         holder = Trainee(tmp_path, service, "waited", "a")
@@ -68,7 +66,7 @@ def test_a_signal_ends_a_worker_that_waits_to_join(tmp_path, service):
         started.callback(joiner.kill)
         until(lambda: "b" in [worker.id for worker in client.overlay("waited").workers], joiner)
         joiner.terminate()
-        joiner.join(20.0)
+        joiner.join(120.0)
         assert joiner.exitcode == 1
         assert "b" not in [worker.id for worker in client.overlay("waited").workers]
         holder.signal(signal.SIGKILL)
@@ -76,7 +74,6 @@ def test_a_signal_ends_a_worker_that_waits_to_join(tmp_path, service):
     assert (tmp_path / "b").read_text() == "b did not join: worker: was asked to leave before it took part\n"
 
 
-@pytest.mark.timeout(300)
 def test_workers_are_killed_at_random_moments(tmp_path, service):
     dice = random.Random(5)
     trainees: dict[str, Trainee] = {}
@@ -106,7 +103,6 @@ def test_workers_are_killed_at_random_moments(tmp_path, service):
     check_lines([line for trainee in trainees.values() for line in trainee.lines])
 
 
-@pytest.mark.timeout(300)
 def test_workers_that_name_no_neighbours_outlive_the_one_that_all_joined_next_to(tmp_path, service):
     trainees: dict[str, Trainee] = {}
     with ExitStack() as started, Client(service) as client:

@@ -191,7 +191,7 @@ def test_a_step_waits_for_every_copy_that_is_being_made(monkeypatch, is_over):
 
     def slow(packed: PackedState, begin: int, into: torch.Tensor) -> None:
         if threading.current_thread().name == "overlay-copies" and begin < 80:
-            assert may_copy.wait(60.0)
+            assert may_copy.wait(120.0)
         read(packed, begin, into)
 
     def step() -> None:
@@ -213,7 +213,7 @@ def test_a_step_waits_for_every_copy_that_is_being_made(monkeypatch, is_over):
     stepping.start()
     assert not has_stepped.wait(0.2)
     may_copy.set()
-    stepping.join(60.0)
+    stepping.join(120.0)
     assert has_stepped.is_set()
     if not is_over:
         shards = [message for message in box.until(212) if message.kind == SHARD]
@@ -321,14 +321,14 @@ class Gate(Mailbox):
     def send(self, worker: str, message: Message) -> None:
         if message.kind == SHARD:
             self.is_asked.set()
-            assert self.is_open.wait(60.0)
+            assert self.is_open.wait(120.0)
         super().send(worker, message)
 
 
 def test_a_source_does_not_send_what_another_one_sends_instead():
     gate = Gate()
     sources, _ = sent_by("s0", replication(212, 4, 53), state(), box=gate)
-    assert gate.is_asked.wait(60.0)
+    assert gate.is_asked.wait(120.0)
     sources.release("x", {"replication": 7, "ranges": [[100, 212]]})
     gate.is_open.set()
     stretches_sent = [message.fields for message in gate.until(100) if message.kind == SEAL]

@@ -162,9 +162,9 @@ def test_who_stands_by_follows_on_after_its_disk_was_full(tmp_path, overlay):
     with capture_logs() as logs:
         with room_for(10):
             standby.start()
-            assert [source.asked.get(timeout=30.0) for _ in range(3)] == [0, 0, 0]
+            assert [source.asked.get(timeout=240.0) for _ in range(3)] == [0, 0, 0]
         deadline = time.monotonic() + WON_SECONDS
-        while source.asked.get(timeout=30.0) < len(source.log_entries):
+        while source.asked.get(timeout=240.0) < len(source.log_entries):
             assert time.monotonic() < deadline
         standby.close()
     assert len([log for log in logs if "log cannot be written" in log["event"]]) == 1
@@ -207,11 +207,11 @@ def test_who_took_over_deposes_those_before_it_and_steps_down_for_the_next(tmp_p
         rank=lambda: 0,
     )
     standby.start()
-    assert service_of_its_own.deposed.wait(60)
+    assert service_of_its_own.deposed.wait(120.0)
     assert standby.is_scheduler
     assert [(event.kind.value, event.term) for event in service_of_its_own.events] == [("scheduler_changed", 2)]
     terms.append(3)
-    assert service_of_its_own.is_closed.wait(60)
+    assert service_of_its_own.is_closed.wait(120.0)
     assert not standby.is_scheduler
     standby.close()
 
@@ -251,7 +251,6 @@ PATIENT = {"KINTSUGI_OVERLAY_TIMEOUT_SECONDS": "200", "KINTSUGI_PLANS_AHEAD": "f
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monkeypatch):
     for name, value in PATIENT.items():
         monkeypatch.setenv(name, value)
@@ -294,7 +293,6 @@ def serve_until_killed(log: Path, told) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_a_successor_may_say_as_much_as_it_likes(tmp_path, capsys):
     """It would stand still once nobody reads what it says: a pipe holds 64 KiB."""
     copy = LogCopy(tmp_path / LOG_FILE)
@@ -304,7 +302,7 @@ def test_a_successor_may_say_as_much_as_it_likes(tmp_path, capsys):
         errors = Path(f"/proc/{successor._process.pid}/fd/2")
         says = threading.Thread(target=errors.write_text, args=("an error of the service\n" * 50_000,), daemon=True)
         says.start()
-        says.join(60.0)
+        says.join(120.0)
         assert not says.is_alive()
     finally:
         successor.close()
@@ -312,7 +310,6 @@ def test_a_successor_may_say_as_much_as_it_likes(tmp_path, capsys):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_a_successor_ends_with_its_worker_even_where_that_one_is_killed(tmp_path):
     copy = LogCopy(tmp_path / LOG_FILE)
     copy.clear()

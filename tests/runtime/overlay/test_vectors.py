@@ -64,5 +64,5 @@ def test_threads_get_memory_of_their_own():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(120.0)
     assert not failures

@@ -129,7 +129,7 @@ def ended(joiner) -> float:
     """Seconds until the joiner has ended, after it was asked to."""
     began = time.monotonic()
     exits.ask_to_leave()
-    joiner.join(60.0)
+    joiner.join(120.0)
     assert not joiner.is_alive()
     return time.monotonic() - began
 
@@ -143,7 +143,7 @@ def test_a_worker_that_a_signal_asks_to_leave_while_it_joins_goes_at_once(monkey
 
     def hold() -> None:
         is_met.set()
-        assert may_go_on.wait(60.0)
+        assert may_go_on.wait(120.0)
 
     def put_later(stream, kind, *arguments):
         hold()
@@ -167,7 +167,7 @@ def test_a_worker_that_a_signal_asks_to_leave_while_it_joins_goes_at_once(monkey
         monkeypatch.setattr(Rounds, "settle", settle_later)
     joiner = crew.start("d", ("a",))
     try:
-        assert is_met.wait(20.0)
+        assert is_met.wait(120.0)
         assert ended(joiner) < PROMPT_SECONDS
     finally:
         may_go_on.set()
@@ -187,14 +187,14 @@ def test_a_joiner_whose_only_source_dies_is_told_so(monkeypatch):
 
     def put_never(_stream, _kind, *_arguments):
         is_met.set()
-        assert may_go_on.wait(60.0)
+        assert may_go_on.wait(120.0)
 
     monkeypatch.setattr(sources._Stream, "_put", put_never)
     monkeypatch.setattr("kintsugi.runtime.overlay.member._JOIN_SECONDS", 0.0)  # it is struck while it is stuck
     crew.start("a").await_steps(1)
     joiner = crew.start("d", ("a",))
     try:
-        assert is_met.wait(20.0)
+        assert is_met.wait(120.0)
         crew.members["a"].strike()
         silent = {"worker": "a", "incarnation": crew.desk.now.worker("a").incarnation, "detail": "no heartbeat for 10.0 s"}
         crew.desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_FAILED, id="silent", **silent))
@@ -222,11 +222,11 @@ def test_a_joiner_waits_for_a_holder_that_returns(monkeypatch):
     monkeypatch.setattr(sources._Stream, "_put", put_later)
     crew.start("a").await_steps(1)
     joiner = crew.start("d", ("a",))
-    assert is_met.wait(20.0)
+    assert is_met.wait(120.0)
     life = crew.desk.now.worker("a").incarnation
     lost = crew.members["a"]
     crew.desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_FAILED, id="lost", worker="a", incarnation=life))
-    lost.join(60.0)
+    lost.join(120.0)
     lost.coordinator.close()
     is_held[0] = False
     crew.start("a").await_steps(1)

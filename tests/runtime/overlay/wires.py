@@ -27,7 +27,7 @@ class Wire:
         self.wires.queues[worker].put((self.worker, Message(Channel.REDUCTION, kind, fields, copied)))
 
     def receive(self):
-        return self.wires.queues[self.worker].get(timeout=30.0)
+        return self.wires.queues[self.worker].get(timeout=240.0)
 
 
 def together(workers, work: Callable[[Wire], object]) -> dict[str, object]:
@@ -45,7 +45,7 @@ def together(workers, work: Callable[[Wire], object]) -> dict[str, object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(120.0)
     assert len(results) == len(workers), "somebody still waits"
     for result in results.values():
         if isinstance(result, BaseException):

@@ -342,7 +342,7 @@ def hung(monkeypatch):
     """Journals wait a moment for lines, and their disk says nothing until this event."""
     monkeypatch.setattr("kintsugi.runtime.records.journal._LINE_SECONDS", 0.05)
     answers, write = threading.Event(), os.write
-    monkeypatch.setattr("kintsugi.runtime.records.journal.os.write", lambda *to: answers.wait(60.0) and write(*to))
+    monkeypatch.setattr("kintsugi.runtime.records.journal.os.write", lambda *to: answers.wait(120.0) and write(*to))
     return answers
 
 

@@ -18,7 +18,6 @@ from tests.runtime.supervising.supervised_job import job
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(240)
 def test_a_job_whose_agent_is_killed_goes_on(tmp_path):
     output = tmp_path / "losses.json"
     command = [sys.executable, "-m", "tests.runtime.supervising.supervised_job", str(tmp_path / "run"), str(output)]

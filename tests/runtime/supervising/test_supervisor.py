@@ -200,7 +200,7 @@ def test_the_command_ends_with_its_supervisor(number, code):
     stat = stat_of_command()
     assert is_running(stat)
     supervisor.send_signal(number)
-    assert supervisor.wait(timeout=20) == code
+    assert supervisor.wait(timeout=240.0) == code
     wait_until(lambda: not is_running(stat))
 
 
@@ -216,7 +216,7 @@ def test_who_is_told_to_end_in_a_pause_starts_nothing_any_more():
     supervisor = supervising("sys.exit(1)", "--pause-seconds", "60")
     wait_until(lambda: read_record(Path("run")).state is SupervisorState.WAITING)
     supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(timeout=20) == 130
+    assert supervisor.wait(timeout=240.0) == 130
     record = read_record(Path("run"))
     assert (record.state, record.stopped_because) == (SupervisorState.FAILED, TOLD_TO_END)
     assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED]
@@ -231,7 +231,7 @@ def test_who_is_told_to_end_when_the_command_just_did_writes_that_down():
     wait_until(lambda: not is_running(stat))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         supervisor.send_signal(number)
-    assert supervisor.wait(timeout=20) == 130
+    assert supervisor.wait(timeout=240.0) == 130
     record = read_record(Path("run"))
     assert (record.state, record.stopped_because) == (SupervisorState.FAILED, TOLD_TO_END)
     assert [attempt.reason for attempt in record.attempts] == [EndReason.STOPPED]
