@@ -11,6 +11,7 @@ from kintsugi.runtime.checkpoints.checkpoint import FileRecord
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.selfgoverned.words import FromGovernor, ToGovernor
+from kintsugi.runtime.verdicts import Slot
 from kintsugi.runtime.workers.commit import CommitRecord, StepStatus
 
 # From the agent to a worker. `attempt` counts reconfigurations that were begun; a higher one supersedes all lower ones.
@@ -62,6 +63,8 @@ class Prepare:
     """Steps; null where it is not known yet how often is best."""
     stop_step: int | None = None
     """The step before which a job ends that was concluded; null: its own end."""
+    compared: tuple[Slot, ...] = ()
+    """Who is to hold the same of which layers before anything moves."""
 
     def steps(self, num_steps: int) -> range:
         """What is to be trained of a job of `num_steps`."""

@@ -25,6 +25,8 @@ class Verdict:
     """Of which holders differ."""
     wrong: tuple[str, ...] = ()
     """Workers that hold something else than most; none where it is one against one."""
+    unsettled: tuple[int, ...] = ()
+    """Layers of which the others differ, too."""
 
 
 def judged(
@@ -47,7 +49,8 @@ def judged(
         worker for layer in layers for worker in _outvoted(layer, votes[layer], copied, wrong, prefers_sources=prefers_sources)
     }:
         wrong |= found
-    return Verdict(tuple(sorted(layers)), tuple(sorted(wrong)))
+    unsettled = [layer for layer in layers if not _is_agreed(_trusted(votes[layer], wrong).values())]
+    return Verdict(tuple(sorted(layers)), tuple(sorted(wrong)), tuple(sorted(unsettled)))
 
 
 def _is_agreed(votes: Iterable[Vote]) -> bool:
@@ -55,10 +58,14 @@ def _is_agreed(votes: Iterable[Vote]) -> bool:
     return len(found) == len({vote.kind for vote in found})
 
 
+def _trusted(votes: Mapping[str, Vote], wrong: Collection[str]) -> dict[str, Vote]:
+    return {holder: vote for holder, vote in votes.items() if holder not in wrong}
+
+
 def _outvoted(
     layer: int, votes: Mapping[str, Vote], copied: Collection[Slot], wrong: Collection[str], *, prefers_sources: bool
 ) -> set[str]:
-    trusted = {holder: vote for holder, vote in votes.items() if holder not in wrong}
+    trusted = _trusted(votes, wrong)
     outvoted: set[str] = set()
     for kind in {vote.kind for vote in trusted.values()}:
         alike = {holder: vote for holder, vote in trusted.items() if vote.kind == kind}

@@ -228,7 +228,7 @@ class Conductor:
         """
         if not self.keeper.is_on or differing.step <= self._distrusted_step:
             raise replicas_differ(differing, self._request.profile, can_go_back=self.keeper.is_on)
-        holders = self.decision.plan.holders
+        holders = (self._applied or self.decision.plan).holders
         self._log.warning(
             "replicas differ, and nobody can tell which of them is right: test the memory and the processors of their hosts",
             step=differing.step,

@@ -1,6 +1,6 @@
 """What every member of an attempt is told so that all of them come to run one plan."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from estimator.program import compile_program
@@ -9,6 +9,7 @@ from kintsugi.core.decision import Decision, Migration
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.messages import Prepare, Restore
+from kintsugi.runtime.verdicts import Slot
 from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, resolve
 
 
@@ -34,6 +35,19 @@ def is_same_work(plan: Plan, other: Plan) -> bool:
     return (plan.pipelines, plan.routes, plan.rounds) == (other.pipelines, other.routes, other.rounds)
 
 
+def at_stake(applied: Plan, following: Plan, members: Collection[str]) -> tuple[Slot, ...]:
+    """Layers that a member lets go of, each with all members that hold it: they can tell what is right for the last time.
+
+    What all of them keep is compared at the next commit point.
+    """
+    slots = []
+    for layer, holders in enumerate(applied.holders):
+        here = [holder for holder in holders if holder in members]
+        if len(here) > 1 and not set(here) <= set(following.holders[layer]):
+            slots += [(layer, holder) for holder in here]
+    return tuple(slots)
+
+
 def preparation(
     attempt: int,
     decision: Decision,
@@ -46,6 +60,7 @@ def preparation(
     restore: Restore | None = None,
     checkpoint_every: int | None = None,
     stop_step: int | None = None,
+    compares: bool = False,
 ) -> dict[str, Prepare]:
     """The message for every member.
 
@@ -60,7 +75,10 @@ def preparation(
         restore: state that comes from a checkpoint.
         checkpoint_every: interval in steps; null where it is not known yet.
         stop_step: before which the job ends early; null where it does not.
+        compares: whether replicas are compared.
     """
+    is_anew = settlement.start_step == 0 or (restore is not None and restore.is_whole)
+    compared = at_stake(applied, decision.plan, members) if compares and applied is not None and not is_anew else ()
     program = compile_program(decision.plan, profile, cluster)
     return {
         worker: Prepare(
@@ -79,6 +97,7 @@ def preparation(
             restore=restore,
             checkpoint_every=checkpoint_every,
             stop_step=stop_step,
+            compared=compared,
         )
         for worker in members
     }

@@ -84,6 +84,7 @@ class Preparer:
             restore=start.restore,
             checkpoint_every=self.keeper.every_steps,
             stop_step=self._stop_step,
+            compares=self.options.worker.compare_every_steps is not None,
         )
 
     def _goes_back(self, decision: Decision) -> bool:

@@ -85,6 +85,7 @@ class Governor:
         self._connection = connection
         self._host = options.address_of(worker)
         self._ring_options = options.ring
+        self._compares = options.compare_every_steps is not None
         self._sending = threading.Lock()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._held = HeldPlans()
@@ -219,6 +220,7 @@ class Governor:
             report=self._tell,
             switchboards=self._switchboards,
             course=course,
+            compares=self._compares,
         )
         patience_seconds = self._ring_options.heartbeat_timeout_seconds
         self._regrouping = Regrouping(self._steering, self._node.renew, self._post, patience_seconds)

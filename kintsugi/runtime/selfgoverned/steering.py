@@ -50,6 +50,8 @@ class Steering:
     report: Callable[[Adopted], None]
     switchboards: Mapping[str, Address]
     course: Course
+    compares: bool = False
+    """Whether replicas are compared."""
     _called_off: int = 0
     _ready: int = -1
     """Generation whose plan is staged here."""
@@ -157,6 +159,7 @@ class Steering:
             applied=course.applied,
             profile=course.profile,
             cluster=course.membership.cluster,
+            compares=self.compares,
         )
 
 

@@ -3,7 +3,7 @@
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.workers.replicas import Comparison
+from kintsugi.runtime.workers.replicas import Comparison, slots_of
 from kintsugi.runtime.workers.state import ModelState
 from restorer.groups import Groups
 
@@ -15,7 +15,7 @@ def require_alike(worker: str, job: TrainingJob, state: ModelState, plan: Plan, 
         InvalidInputError: with the first layer that is not, on all workers alike.
         CommunicationError: a worker is gone, or the attempt was called off.
     """
-    comparison = Comparison(worker, plan)
+    comparison = Comparison(worker, plan.workers, slots_of(plan))
     told = comparison.told(state)
     groups.all_reduce(told, plan.workers)
     for layer in comparison.verdict(told.tolist()).layers:

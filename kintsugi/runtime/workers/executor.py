@@ -30,7 +30,7 @@ from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, an
 from kintsugi.runtime.workers.demands import Watch, scale, squared_norm
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
-from kintsugi.runtime.workers.replicas import Comparison, ReplicasDifferError
+from kintsugi.runtime.workers.replicas import Comparison
 from kintsugi.runtime.workers.state import ModelState
 from restorer.groups import Groups
 from restorer.transport import Receiving, Sending, Transport
@@ -63,7 +63,7 @@ class Executor:
     ) -> None:
         self.state = state
         self._permit = permit
-        self._comparison = comparison or Comparison(worker, plan)
+        self._comparison = comparison or Comparison(worker, plan.workers, ())
         self.groups = groups
         self.status = StepStatus(step=0)
         self._job = job
@@ -131,7 +131,7 @@ class Executor:
         if self._comparison.is_on:
             told = self._comparison.told(self.state)
             self.groups.all_reduce(told, self._plan.workers)
-            self._judge(self.status.step, told.tolist())
+            self._comparison.require_agreement(self.status.step, told.tolist(), self._layer_names)
 
     @property
     def copied(self) -> frozenset[int]:
@@ -268,7 +268,8 @@ class Executor:
         self._trace.waited()
         whole_squared, asking, loss, count, *others = total.tolist()
         counts, heard = others[: len(self._counted)], others[len(self._counted) :]
-        self._judge(self._step, heard)
+        if heard:
+            self._comparison.require_agreement(self._step, heard, self._layer_names)
         divisor = divisor_of(count, self._job.num_microbatches)
         record = CommitRecord(
             step=self._step,
@@ -287,9 +288,9 @@ class Executor:
         """What this worker says of the state before `step`; nothing where that is not compared."""
         return self._comparison.told(self.state) if self._comparison.is_due(step) else torch.empty(0, dtype=torch.float64)
 
-    def _judge(self, step: int, heard: Sequence[float]) -> None:
-        if heard and (verdict := self._comparison.verdict(heard)).layers:
-            raise ReplicasDifferError(step, verdict, [self._job.layers[layer].name for layer in verdict.layers])
+    @property
+    def _layer_names(self) -> list[str]:
+        return [layer.name for layer in self._job.layers]
 
     def _complete_gradients(self) -> None:
         """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""

@@ -21,7 +21,7 @@ from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.beginning import require_alike
 from kintsugi.runtime.workers.commit import Permit, StepStatus, anything
 from kintsugi.runtime.workers.executor import ActionHook, Executor
-from kintsugi.runtime.workers.replicas import Comparison
+from kintsugi.runtime.workers.replicas import Comparison, slots_of
 from kintsugi.runtime.workers.state import ModelState
 from kintsugi.runtime.workers.wiring import Wiring
 from restorer.groups import Groups
@@ -54,6 +54,25 @@ class Stager:
     def traits(self) -> Traits:
         """What of the job has to be the same for all workers."""
         return traits(self.job, self._shape)
+
+    def compare(self, message: Prepare, groups: Groups, present: Executor | None) -> frozenset[int]:
+        """Compare what the members hold of layers that some of them are to let go of, while those can still tell.
+
+        Returns:
+            Layers that this worker has from others, and that were not compared since.
+
+        Raises:
+            CommunicationError: the attempt was called off, or a peer is gone.
+            ReplicasDifferError: holders of a layer do not hold the same; nothing moves.
+        """
+        copied, state = (present.copied, present.state) if present is not None else (frozenset[int](), None)
+        if not message.compared:
+            return copied
+        comparison = Comparison(self.worker, message.members, message.compared, kind=self._kind, copied=copied)
+        told = comparison.told(state)
+        groups.all_reduce(told)
+        comparison.require_agreement(message.start_step, told.tolist(), [layer.name for layer in self.job.layers])
+        return comparison.copied
 
     def state(self, message: Prepare, groups: Groups, present: ModelState | None) -> ModelState | None:
         """The state for the worker's slots; null where it has none. Sends what others need of the present one.
@@ -122,11 +141,16 @@ class Stager:
         self.trace.follow(message.plan)
         return executor
 
+    @property
+    def _kind(self) -> int:
+        return device_kind(torch.device(self.job.device))
+
     def _comparison(self, message: Prepare, copied: Collection[int]) -> Comparison:
         return Comparison(
             self.worker,
-            message.plan,
-            kind=device_kind(torch.device(self.job.device)),
+            message.plan.workers,
+            slots_of(message.plan),
+            kind=self._kind,
             every_steps=self.compare_every_steps,
             copied={*copied, *arriving(message, self.worker)},
         )

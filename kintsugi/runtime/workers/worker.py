@@ -21,7 +21,6 @@ import torch
 from estimator.program import Action, ActionKind
 from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import CommunicationError, KintsugiError
-from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.faults import FaultPoint, FaultScript
 from kintsugi.runtime.forking import end_with_fork_server
@@ -53,7 +52,6 @@ from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Doorbell
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.result import collected
-from kintsugi.runtime.verdicts import Verdict
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, anything
 from kintsugi.runtime.workers.executor import Executor
 from kintsugi.runtime.workers.listener import Line, Listener
@@ -148,9 +146,7 @@ class WorkerProcess:
     def _differ(self, error: ReplicasDifferError) -> None:
         """Tell what was found, and end where this worker is the one that is wrong: the others go on as from any loss."""
         verdict = error.verdict
-        assert self._staged is not None
-        open_layers = unsettled(verdict, self._staged.plan)
-        self.tell(Differing(self._attempt, error.step, verdict.layers, verdict.wrong, open_layers))
+        self.tell(Differing(self._attempt, error.step, verdict.layers, verdict.wrong, verdict.unsettled))
         if self._worker in verdict.wrong:
             _end(self._worker, _WRONG, error)
         self.tell(LinkBroken(self._attempt, str(error)))
@@ -204,11 +200,11 @@ class WorkerProcess:
             self._executor.roll_forward(message.record)
         groups = self._connect(message, actions)
         regrouped_at = time.monotonic()
-        self._faults.strike_if(FaultPoint.TRANSFER)
         present = self._executor
+        copied = self._stager.compare(message, groups, present)
+        self._faults.strike_if(FaultPoint.TRANSFER)
         state = self._stager.state(message, groups, present.state if present is not None else None)
         transferred_at = time.monotonic()
-        copied = present.copied if present is not None else frozenset[int]()
         self._next_executor = self._stager.executor(message, actions, groups, state, copied=copied)
         self._staged = message
         self._faults.strike_if(FaultPoint.READY)
@@ -282,11 +278,6 @@ _POINTS = {
     ActionKind.REDUCE: FaultPoint.REDUCE,
     ActionKind.APPLY: FaultPoint.COMMIT,
 }
-
-
-def unsettled(verdict: Verdict, plan: Plan) -> tuple[int, ...]:
-    """Layers that differ though no holder of theirs is known to be wrong."""
-    return tuple(layer for layer in verdict.layers if set(verdict.wrong).isdisjoint(plan.holders[layer]))
 
 
 _NO_DESCRIPTORS = "has no descriptors left for connections, and ends: raise the hard limit (ulimit -Hn)"

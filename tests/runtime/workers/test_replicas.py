@@ -8,7 +8,7 @@ import torch
 from kintsugi.core.decision import Migration, StateKind, Transfer
 from kintsugi.runtime.messages import Prepare, Restore
 from kintsugi.runtime.verdicts import Verdict
-from kintsugi.runtime.workers.replicas import Comparison, state_digest
+from kintsugi.runtime.workers.replicas import Comparison, slots_of, state_digest
 from kintsugi.runtime.workers.stager import arriving
 from kintsugi.runtime.workers.state import ModelState
 from tests.builders import grid_plan
@@ -31,9 +31,13 @@ def test_a_digest_of_a_layer_is_of_parameters_moments_and_buffers():
     assert len(seen) == 2 + len(moments) > 2
 
 
+def comparison_of(worker, plan, **options) -> Comparison:
+    return Comparison(worker, plan.workers, slots_of(plan), **options)
+
+
 def told_by_all(plan, states, kinds=None) -> tuple[Comparison, list[float]]:
     """What an all-reduce makes of what every worker says."""
-    comparisons = {worker: Comparison(worker, plan, kind=(kinds or {}).get(worker, 5), every_steps=1) for worker in plan.workers}
+    comparisons = {worker: comparison_of(worker, plan, kind=(kinds or {}).get(worker, 5), every_steps=1) for worker in plan.workers}
     heard = sum(comparisons[worker].told(states[worker]) for worker in plan.workers)
     return comparisons[plan.workers[0]], heard.tolist()
 
@@ -60,7 +64,7 @@ def test_what_all_workers_of_a_plan_say_is_heard_exactly():
 def test_comparisons_are_due_as_often_as_asked_and_about_every_checkpoint():
     plan = grid_plan(4, [1, 1], [2, 2])
     due = []
-    comparison = Comparison("w00", plan, every_steps=4)
+    comparison = comparison_of("w00", plan, every_steps=4)
     for step in range(5, 14):
         due.append(comparison.is_due(step))
         comparison.took(has_checkpoint=step == 9)
@@ -68,8 +72,8 @@ def test_comparisons_are_due_as_often_as_asked_and_about_every_checkpoint():
 
 
 def test_nothing_is_compared_where_that_is_not_asked_for_or_no_layer_has_two_holders():
-    assert not Comparison("w00", grid_plan(4, [1, 1], [2, 2])).is_due(0)
-    assert not Comparison("w00", grid_plan(4, [2], [4]), every_steps=1).is_due(0)
+    assert not comparison_of("w00", grid_plan(4, [1, 1], [2, 2])).is_due(0)
+    assert not comparison_of("w00", grid_plan(4, [2], [4]), every_steps=1).is_due(0)
 
 
 def test_who_gets_a_layer_with_an_attempt_only_says_what_its_source_says():
@@ -101,8 +105,8 @@ def test_who_copied_a_layer_is_no_witness_until_it_was_compared_whatever_attempt
     for worker in ("w00", "w02"):
         with torch.no_grad():
             next(iter(states[worker].parameters.values())).view(-1)[0].mul_(1 + 2**-52)
-    comparisons = {worker: Comparison(worker, plan, every_steps=1, copied=layers) for worker in plan.workers[2:]}
-    comparisons |= {worker: Comparison(worker, plan, every_steps=1) for worker in plan.workers[:2]}
+    comparisons = {worker: comparison_of(worker, plan, every_steps=1, copied=layers) for worker in plan.workers[2:]}
+    comparisons |= {worker: comparison_of(worker, plan, every_steps=1) for worker in plan.workers[:2]}
     heard = sum(comparisons[worker].told(states[worker]) for worker in plan.workers).tolist()
     assert comparisons["w02"].copied == layers
     for comparison in comparisons.values():

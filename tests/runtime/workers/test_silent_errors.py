@@ -19,7 +19,7 @@ from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.verdicts import Verdict
 from kintsugi.runtime.workers.commit import anything
 from kintsugi.runtime.workers.replicas import ReplicasDifferError
-from kintsugi.runtime.workers.worker import WorkerProcess, unsettled
+from kintsugi.runtime.workers.worker import WorkerProcess
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run
 
@@ -89,6 +89,35 @@ def test_where_nobody_can_tell_and_there_is_nothing_to_go_back_to_the_job_ends_a
         struck(2, 1, flipped(2, "w01"), governance=governance)
 
 
+def between_comparisons(worker: str) -> tuple[Fault, ...]:
+    """A worker's memory errs behind its last comparison, and before the next one a new plan follows, for two others are lost."""
+    return flipped(3, worker, "applied"), fail_at(4, "w02", "forward"), fail_at(4, "w04", "forward")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("governance", Governance)
+def test_what_is_wrong_since_the_last_comparison_is_found_before_it_moves(governance):
+    """Some of those who hold its layers are to let go of them."""
+    result = struck(4, 2, *between_comparisons("w05"), governance=governance)
+    assert_same(result, reference())
+    assert sorted(worker for recovery in result.recoveries for worker in recovery.lost) == ["w02", "w04", "w05"]
+
+
+@pytest.mark.processes
+def test_where_nobody_can_tell_who_is_right_nothing_moves_and_all_go_back(tmp_path):
+    """Of two who hold a layer one is to let go of it, and the other one would be the source of a third one's copy."""
+    result = struck(2, 4, *between_comparisons("w01"), folder=tmp_path)
+    assert_same(result, reference())
+    assert [recovery.layers for recovery in result.recoveries if recovery.layers] == [[2]]
+    assert audit(tmp_path).is_exact
+
+
+@pytest.mark.processes
+def test_where_nobody_can_tell_before_a_change_of_plan_and_there_is_nothing_to_go_back_to_the_job_ends():
+    with pytest.raises(StateLostError, match=r"replicas of .+ differ before step 4, and nobody can tell which of them is right"):
+        struck(2, 4, *between_comparisons("w01"), governance=Governance.RING)
+
+
 @pytest.mark.processes
 def test_what_is_compared_seldom_is_found_later_and_never_where_it_is_not_compared():
     late = struck(4, 1, flipped(1, "w01"), every=4)
@@ -104,15 +133,6 @@ def test_faults_of_memory_strike_between_steps():
     assert Fault(worker="w01", at=FaultPoint.APPLIED, how=FaultKind.FLIP).at is FaultPoint.APPLIED
     with pytest.raises(InvalidInputError, match="strikes memory between steps, or a file"):
         fail_at(3, "w01", "forward", "flip")
-
-
-def test_a_layer_is_unsettled_where_none_of_its_holders_is_wrong():
-    plan = gpt_request(2, 2).plan
-    (first, *_), (last, *_) = plan.holders[0], plan.holders[-1]
-    layers = (0, plan.num_layers - 1)
-    assert unsettled(Verdict(layers), plan) == layers
-    assert unsettled(Verdict(layers, (first,)), plan) == layers[1:]
-    assert unsettled(Verdict(layers, (first, last)), plan) == ()
 
 
 class Heard:
