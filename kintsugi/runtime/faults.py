@@ -127,10 +127,10 @@ class FaultScript:
         step: int | None = None,
         microbatch: int | None = None,
         *,
-        written: Callable[[], Iterable[Path]] = tuple,
+        written: Iterable[Path] = (),
         held: Iterable[Tensor] = (),
     ) -> None:
-        """Strike this process, a file that was `written` or a tensor that is `held`, if a fault is due here.
+        """Strike this process, a file that it has `written` or a tensor that is `held`, if a fault is due here.
 
         Raises:
             OSError: the fault is a write that fails.
@@ -144,21 +144,30 @@ class FaultScript:
                 if fault.how is FaultKind.FLIP and fault.at in _BETWEEN_STEPS:
                     self._flip_one_of(held, step)
                     return
-                self._announce(time.monotonic())
                 if fault.how in _DAMAGES:
-                    damage(min(written()), fault.how)
-                else:
-                    _strike(fault.how)
+                    self._damage_one_of(written, fault.how, step)
+                    return
+                self._announce(time.monotonic())
+                _strike(fault.how)
                 return
+
+    def _damage_one_of(self, written: Iterable[Path], how: FaultKind, step: int | None) -> None:
+        if (path := min(written, default=None)) is None:
+            self._strikes_nothing("no file was written here", step)
+        else:
+            self._announce(time.monotonic())
+            damage(path, how)
 
     def _flip_one_of(self, held: Iterable[Tensor], step: int | None) -> None:
         tensor = next((tensor for tensor in held if tensor.numel()), None)
         if tensor is None:  # which layers are here is the plan's affair, so nobody could refuse that before
-            log = structlog.get_logger("kintsugi.runtime")
-            log.warning("a fault strikes nothing: no parameter is held here", worker=self._worker, step=step)
+            self._strikes_nothing("no parameter is held here", step)
             return
         self._announce(time.monotonic())
         flip(tensor)
+
+    def _strikes_nothing(self, why: str, step: int | None) -> None:
+        structlog.get_logger("kintsugi.runtime").warning(f"a fault strikes nothing: {why}", worker=self._worker, step=step)
 
 
 def _strike(how: FaultKind) -> None:

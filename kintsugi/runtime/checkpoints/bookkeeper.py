@@ -101,9 +101,10 @@ class Bookkeeper:
                 arrived |= read_layers(restore.folder, [layer])
         return arrived
 
-    def _before_part(self, temporary: Path, step: int, is_last: bool) -> None:
-        if is_last:
-            self._faults.strike_if(FaultPoint.CHECKPOINT, step - 1, written=lambda: temporary.rglob("*.distcp"))
+    def _before_part(self, step: int, written: Sequence[Path] | None) -> None:
+        if written is not None:
+            data = [path for path in written if path.suffix == ".distcp"]
+            self._faults.strike_if(FaultPoint.CHECKPOINT, step - 1, written=data)
 
     def _sync(self) -> None:
         if self._journal is not None:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -50,10 +50,10 @@ class PartWriter:
         options: CheckpointOptions,
         tell: Callable[[PartWritten | PartFailed], None],
         *,
-        before_part: Callable[[Path, int, bool], None],
+        before_part: Callable[[int, Sequence[Path] | None], None],
         sync: Callable[[], None],
     ) -> None:
-        """`before_part` is told folder, step, and whether it is the last, of every part; `sync` precedes the end of every write."""
+        """`before_part` is told of every part: its step, and before the last one what was written; `sync` precedes the end of a write."""
         self._options = options
         self._tell = tell
         self._before_part = before_part
@@ -158,7 +158,8 @@ class PartWriter:
         began = time.monotonic()
         files: dict[str, FileRecord] = {}
         for number, (part, entries) in enumerate(order.parts.items()):
-            self._before_part(order.temporary, order.step, number == len(order.parts) - 1)
+            is_last = number == len(order.parts) - 1
+            self._before_part(order.step, [order.temporary / name for name in files] if is_last else None)
             files |= write_part(order.temporary, part, entries)
             self._moved_at = time.monotonic()
         self._sync()

@@ -159,9 +159,7 @@ def test_files_are_damaged_on_purpose_and_that_is_found(tmp_path, how):
     path.write_bytes(bytes(range(1, 101)))
     checkpoint = Checkpoint(tmp_path, Manifest(step=1, job="", epoch=0, cursor=1, seed="0", files={path.name: file_record(path)}))
     checkpoint.verify()
-    FaultScript("w00", [fail_at(3, "w00", "checkpoint", how)], lambda _: None).strike_if(
-        FaultPoint.CHECKPOINT, 3, written=lambda: [path]
-    )
+    FaultScript("w00", [fail_at(3, "w00", "checkpoint", how)], lambda _: None).strike_if(FaultPoint.CHECKPOINT, 3, written=[path])
     with pytest.raises(DamagedCheckpointError, match=path.name):
         checkpoint.verify()
     assert (path.stat().st_size == 100) == (how is not FaultKind.TRUNCATE)

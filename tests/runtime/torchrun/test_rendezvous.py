@@ -26,7 +26,7 @@ from tests.services import service
 
 START_SECONDS = 100.0
 WORKER = Path(__file__).with_name("rendezvous_worker.py")
-PATIENCE = "join_timeout=240.0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6,close_timeout=5"
+PATIENCE = "join_timeout=240,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6,close_timeout=5"
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,7 @@ def test_what_was_found_in_a_step_that_is_called_off_at_that_moment_is_told_all_
     process._doorbell.close()
 
 
-def test_where_no_parameter_is_held_a_fault_of_memory_strikes_nothing_and_that_is_told():
+def test_where_nothing_is_held_or_written_a_fault_of_it_strikes_nothing_and_that_is_told():
     struck: list[float] = []
     script = FaultScript("w01", [flipped(3, "w01"), flipped(4, "w01")], struck.append)
     with capture_logs() as logs:
@@ -168,6 +168,11 @@ def test_where_no_parameter_is_held_a_fault_of_memory_strikes_nothing_and_that_i
     assert [(log["event"], log["worker"], log["step"]) for log in logs] == [
         ("a fault strikes nothing: no parameter is held here", "w01", 3)
     ]
+    torn = FaultScript("w01", [fail_at(3, "w01", "checkpoint", "tear")], struck.append)
+    with capture_logs() as logs:
+        torn.strike_if(FaultPoint.CHECKPOINT, 3)
+    assert not struck
+    assert [log["event"] for log in logs] == ["a fault strikes nothing: no file was written here"]
     held = torch.ones(2)
     script.strike_if(FaultPoint.STEP, 4, held=[torch.empty(0), held])
     assert (held != 1.0).tolist() == [True, False]
