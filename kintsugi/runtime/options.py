@@ -109,7 +109,9 @@ class AgentOptions:
     prepare_timeout_seconds: float = 300.0
     """For all members to be ready for a plan, beyond twice the time that its migration is estimated to take."""
     checkpoint_timeout_seconds: float = 60.0
-    """For survivors to end writing a checkpoint that the job could go on from, once state is lost."""
+    """For survivors to end writing a checkpoint that the job could go on from, once state is lost; also for one of what was
+    trained, where the job is told to end early.
+    """
     link_grace_seconds: float = 3.0
     """How long a broken link waits for the loss that explains it before the same workers regroup."""
     stall_timeout_seconds: float = 10.0

@@ -34,7 +34,7 @@ from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
-from kintsugi.runtime.signals import ending_in_order
+from kintsugi.runtime.signals import ending_in_order, put_off
 from planner.replan import replan
 
 _MENDS_NOTHING = {
@@ -67,7 +67,8 @@ def train(
     """Train a job to its last step, whatever workers are lost on the way.
 
     Call it under `if __name__ == "__main__":`, for workers import the calling module. SIGTERM and SIGHUP end it as Ctrl-C does,
-    by an exception (`SystemExit`), unless the script handles them.
+    by an exception (`SystemExit`), unless the script handles them; with `run=` what was trained is in a checkpoint first, and a
+    second one ends it at once.
 
     Args:
         make_job: module-level function that every worker calls to know the job.
@@ -258,7 +259,7 @@ def _folder_for(run: Path, options: AgentOptions) -> RunLock:
 def _run(
     make_job: Callable[[], TrainingJob], request: JobRequest, decisions: Decisions, options: AgentOptions, observer: Observer | None
 ) -> RunResult:
-    with Agent(make_job, request, decisions, options=options, observer=observer) as agent:
+    with Agent(make_job, request, decisions, options=options, observer=observer) as agent, put_off(agent.end_soon):
         return agent.run()
 
 

@@ -4,19 +4,31 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.client import Client
 from kintsugi.core.ending import Outcome
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.control.agent import Agent
-from kintsugi.runtime.signals import SignalExit, ending_in_order
+from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.records.audit import audit
+from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.signals import End, SignalExit, ending_in_order, put_off
 from kintsugi.runtime.train import train
+from tests.runtime.gated_jobs import slow_gpt
 from tests.runtime.jobs import profile_for, tiny_gpt
-from tests.runtime.runs import leaves_nothing
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run
 from tests.services import service
 
 BOTH = (signal.SIGTERM, signal.SIGHUP)
+NUM_STEPS = 40
+SLOW_SECONDS = 0.25
+"""For a sample; a step takes some two."""
+long_job = partial(tiny_gpt, num_steps=NUM_STEPS)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +60,91 @@ def test_a_job_whose_process_is_told_to_end_ends_its_workers_and_tells_the_servi
     assert told.ending.outcome is Outcome.CANCELLED
     assert told.ending.reason == f"the agent was told to end: {signal.Signals(number).name}"
     assert handlers() == [signal.SIG_DFL] * 2
+
+
+def recorded(make_job, folder: Path, observer=None) -> RunResult:
+    """In a folder, with no checkpoint due before the last step."""
+    seldom = CheckpointOptions(every_steps=NUM_STEPS)
+    return train(
+        make_job, workers=2, dp=2, pp=1, profile=profile_for(make_job()), run=folder, checkpoints=seldom, observer=observer
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SignalExit)])
+def test_what_was_trained_is_in_a_checkpoint_before_a_job_ends_early(tmp_path, number, error):
+    def tell(agent: Agent) -> None:
+        if len(agent.losses) >= 3 and not told:
+            told.append(len(agent.losses))
+            os.kill(os.getpid(), number)
+
+    told: list[int] = []
+    with leaves_nothing(), capture_logs() as logs, pytest.raises(error):
+        recorded(long_job, tmp_path, tell)
+    (ended,) = [log for log in logs if log["event"].startswith("ended early")]
+    assert told[0] <= ended["again_from"] <= ended["trained"] < NUM_STEPS
+    with capture_logs() as logs:
+        result = recorded(long_job, tmp_path)
+    assert [log["step"] for log in logs if log["event"] == "goes on from a checkpoint"] == [ended["again_from"]]
+    assert_same(result, run(long_job, gpt_request(2, 1)))
+    assert audit(tmp_path).is_exact
+
+
+@pytest.mark.processes
+def test_a_second_signal_does_not_wait_for_the_checkpoint(tmp_path):
+    def tell(agent: Agent) -> None:
+        for _ in range(2 * (len(agent.losses) >= 1)):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    held = partial(slow_gpt, tmp_path / "gate", NUM_STEPS, SLOW_SECONDS)
+    with leaves_nothing(), capture_logs() as logs, pytest.raises(KeyboardInterrupt):
+        recorded(held, tmp_path / "run", tell)
+    assert [log["again_from"] for log in logs if log["event"].startswith("ended early")] == [0]
+
+
+@pytest.mark.processes
+def test_a_job_that_cannot_write_its_checkpoint_in_time_ends_without(tmp_path):
+    def tell(agent: Agent) -> None:
+        if agent.losses and not told:
+            told.append(os.kill(os.getpid(), signal.SIGINT))
+
+    told: list[None] = []
+    held, options = partial(slow_gpt, tmp_path / "gate", NUM_STEPS, SLOW_SECONDS), AgentOptions(checkpoint_timeout_seconds=0.5)
+    settings = {"workers": 2, "dp": 2, "pp": 1, "profile": profile_for(held()), "options": options}
+    with leaves_nothing(), capture_logs() as logs, pytest.raises(KeyboardInterrupt):
+        train(held, run=tmp_path / "run", checkpoints=CheckpointOptions(every_steps=NUM_STEPS), observer=tell, **settings)
+    events = [log["event"] for log in logs]
+    assert events.index("ends after the step under way, with a checkpoint; asked once more, at once") < len(events) - 1
+
+
+def test_a_signal_is_put_off_once_and_only_where_that_is_of_use():
+    def puts_off(end: End) -> bool:
+        ends.append(end)
+        return len(ends) > 1
+
+    ends: list[End] = []
+    with pytest.raises(KeyboardInterrupt), put_off(puts_off):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with ending_in_order(), put_off(puts_off):
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(SignalExit) as ended:
+            ends[-1]()
+        assert ended.value.signal is signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert handlers() == [signal.SIG_DFL] * 2
+
+
+def test_what_a_script_does_about_signals_is_not_put_off():
+    def own(*_: object) -> None:
+        pass
+
+    signal.signal(signal.SIGTERM, own)
+    with ending_in_order(), put_off(lambda _: True):
+        assert handlers()[0] is own
+    with put_off(lambda _: True):
+        assert handlers() == [own, signal.SIG_DFL]
 
 
 def test_what_a_script_does_about_a_signal_stays_as_it_is():

@@ -75,6 +75,11 @@ class Keeper:
         return self._options is not None
 
     @property
+    def kept_step(self) -> int:
+        """Which step another life of the job would train first: that behind the newest checkpoint."""
+        return max(self._committed_step, self._restored_step)
+
+    @property
     def every_steps(self) -> int | None:
         """The interval as it is known now."""
         if self._options is None:

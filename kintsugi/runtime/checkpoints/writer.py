@@ -53,7 +53,7 @@ class PartWriter:
         before_part: Callable[[int, Sequence[Path] | None], None],
         sync: Callable[[], None],
     ) -> None:
-        """`before_part` is told of every part: its step, and before the last one what was written; `sync` precedes the end of a write."""
+        """`before_part` is told the step of every part, and before the last what was written; `sync` comes before its end."""
         self._options = options
         self._tell = tell
         self._before_part = before_part

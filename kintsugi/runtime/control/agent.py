@@ -1,8 +1,11 @@
 """The host agent: runs one job on this host's workers, and is how others see it and reach into it."""
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
+
+import structlog
 
 from kintsugi.core import checks
 from kintsugi.core.decision import Decision
@@ -20,7 +23,7 @@ from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.overseer import Overseer
-from kintsugi.runtime.signals import SignalExit
+from kintsugi.runtime.signals import End, SignalExit
 from kintsugi.runtime.workers.entry import self_governed_main, worker_main
 
 STOP_SECONDS = 2.0
@@ -57,7 +60,12 @@ class Agent(AbstractContextManager["Agent"]):
         options = options or AgentOptions()
         self._observer = observer
         self._request = request
+        self._options = options
         self._trace = options.worker.trace
+        self._log = structlog.get_logger("kintsugi.runtime")
+        self._is_running = False
+        self._end: End | None = None
+        self._saving_since: float | None = None
         self._held = ExitStack()
         is_ring = options.governance is Governance.RING
         if is_ring:
@@ -140,6 +148,15 @@ class Agent(AbstractContextManager["Agent"]):
             raise NotFoundError("does not take part", field="worker", value=worker)
         self._conductor.drain(worker)
 
+    def end_soon(self, end: End) -> bool:
+        """Have `run` end early by calling `end`, which raises; before that a checkpoint is written. Callable from signal handlers.
+
+        Returns:
+            False where nothing runs yet: then it is not called.
+        """
+        self._end = end
+        return self._is_running
+
     def run(self) -> RunResult:
         """Train to the last step, or until the job is concluded.
 
@@ -154,18 +171,40 @@ class Agent(AbstractContextManager["Agent"]):
             self._held.enter_context(self._trace.lock())
             self._trace.describe(self._request.profile, self._request.cluster)
         self._conductor.start()
+        self._is_running = True
         while not self._conductor.is_done():
             self._conductor.poll()
             if self._observer is not None:
                 self._observer(self)
+            if self._end is not None:
+                self._save_and(self._end)
+        self._is_running = False
         return self._conductor.result()
+
+    def _save_and(self, end: End) -> None:
+        """End early once there is a checkpoint of what was trained, it has taken too long, or none will be there."""
+        now, limit = time.monotonic(), self._options.checkpoint_timeout_seconds
+        if self._saving_since is None:
+            self._saving_since = now
+            if self._conductor.is_saving:
+                self._conductor.save()
+                self._log.info("ends after the step under way, with a checkpoint; asked once more, at once", limit_seconds=limit)
+        if not self._conductor.is_saving or now - self._saving_since > limit:
+            end()
 
     def close(self, error: BaseException | None = None) -> None:
         """End every process and thread of the job; who decides for it is told that it is over, and that by `error` if it failed."""
+        self._is_running = False
         with self._held, ExitStack() as closing:
             closing.callback(self._conductor.close)
             closing.callback(self._decider.close, self._ending(error))
             closing.callback(self._fleet.close, grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)
+        if error is not None and self._conductor.keeper.is_on:
+            self._log.warning(
+                "ended early; training it again with the same folder goes on from the newest checkpoint",
+                trained=self._conductor.progress.next_step,
+                again_from=self._conductor.keeper.kept_step,
+            )
 
     def _ending(self, error: BaseException | None) -> Ending:
         if isinstance(error, Exception):

@@ -54,6 +54,8 @@ class Conductor:
         self._distrusted_in = 0
         """The attempt in which that was."""
         self._decision: Decision | None = None
+        self._saved_from: int | None = None
+        """How many steps were trained when a checkpoint of them was asked for."""
         self._applied: Plan | None = None
         """Says where the state lies; null before any was made."""
         self.phase = Phase.STARTING
@@ -93,6 +95,18 @@ class Conductor:
             self._begin_attempt(Phase.QUIESCING)
         self._preparer.is_concluding = True
 
+    def save(self) -> None:
+        """Have a checkpoint written after the step under way; once."""
+        self._saved_from = self.progress.next_step
+        for handle in self._fleet.handles.values():
+            handle.send(CheckpointEvery(1))
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint of what is trained now is still to come: of a job that trains, and has a folder."""
+        steps = self.progress.next_step if self._saved_from is None else self._saved_from
+        return self.keeper.is_on and self.phase is Phase.TRAINING and self.keeper.kept_step < steps
+
     def is_done(self) -> bool:
         """Whether everything is trained and collected."""
         return self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._attempt.collected.keys()
@@ -126,7 +140,7 @@ class Conductor:
         self._farewells.announce(is_training=self.phase is Phase.TRAINING)
         self._check_deadlines()
         self._advance()
-        if (every := self.keeper.look()) is not None:
+        if (every := self.keeper.look()) is not None and self._saved_from is None:
             for handle in self._fleet.handles.values():
                 handle.send(CheckpointEvery(every))
 

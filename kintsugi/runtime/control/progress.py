@@ -20,6 +20,11 @@ class Progress:
         self.moved_at = time.monotonic()
         """When the latest step was told of."""
 
+    @property
+    def next_step(self) -> int:
+        """The first step that is not done."""
+        return max(self.losses, default=-1) + 1
+
     def take(self, message: StepDone) -> None:
         """A worker did a step."""
         self.losses[message.step] = message.loss

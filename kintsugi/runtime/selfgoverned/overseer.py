@@ -89,6 +89,14 @@ class Overseer:
         message = "workers that govern themselves train to the end: say membership='agent' to end a job early"
         raise ConflictError(message, field="membership", value="ring")
 
+    def save(self) -> None:
+        """Nothing: such workers write no checkpoints."""
+
+    @property
+    def is_saving(self) -> bool:
+        """They never do."""
+        return False
+
     def start(self) -> None:
         """Get the first decision, and start all workers."""
         self._decider.start(self._request)
