@@ -8,9 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
-from kintsugi.core.errors import KintsugiError, StaleIncarnationError
+from kintsugi.core.errors import KintsugiError, StaleIncarnationError, UnavailableError
 from kintsugi.core.overlay import Overlay, SynchronizationPolicy, WorkerState
 from kintsugi.core.overlay_messages import OverlayEventKind, OverlayHeartbeat
+from kintsugi.runtime.overlay.absence import Absence
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.links import Links
@@ -44,6 +45,7 @@ class Agent:
         self._effective: Callable[[], SynchronizationPolicy] = lambda: overlay.synchronization
         self.given_up = ""
         """Why the scheduler does not count on this worker any more; empty while it does."""
+        self._absence = Absence(identity.worker)
         self.teller = Teller(identity, scheduler, lambda: self.overlay, self.take)
         self._threads = [
             threading.Thread(target=work, name=f"overlay-{name}", daemon=True)
@@ -72,6 +74,11 @@ class Agent:
     def why_given_up(self) -> str:
         """Why the others go on without this worker, from the moment that it knows of it; empty before."""
         return self.given_up or ("" if self._is_known() else self._why_unknown())
+
+    @property
+    def why_nothing_moves(self) -> str:
+        """What the others cannot do at present, and why; empty where nothing keeps them from it."""
+        return self._absence.told
 
     @property
     def effective(self) -> SynchronizationPolicy:
@@ -147,9 +154,12 @@ class Agent:
             known = self._overlay
             try:
                 overlay = self.scheduler.overlay(known.generation, _POLL_SECONDS, known.term)
-            except KintsugiError:
+            except KintsugiError as error:
+                if isinstance(error, UnavailableError):
+                    self._absence.not_answered(error)
                 self.closing.wait(PAUSE_SECONDS)
                 continue
+            self._absence.answered()
             if overlay is not None:
                 self.take(overlay)
         if not self.closing.is_set():

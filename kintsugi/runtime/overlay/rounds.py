@@ -37,6 +37,10 @@ class Desired(Protocol):
     def why_given_up(self) -> str:
         """Why the others go on without this worker; empty where nothing is known of that."""
 
+    @property
+    def why_nothing_moves(self) -> str:
+        """What keeps the others from going on without one that is lost; empty where nothing does."""
+
 
 class Rounds:
     """The reductions of one worker, in the thread that trains, or joins."""
@@ -145,6 +149,8 @@ class Rounds:
                 self._report_if_counted(error)
             except CalledOffError:
                 self._require_open()
+            except UnavailableError as error:
+                raise self._explained(error) from None
 
     def keep_up(self) -> Committed | None:
         """As a worker that joins: go over to the newest attempt, if there is one; a reduction that was handed on with that.
@@ -160,6 +166,8 @@ class Rounds:
             self._await_restart(error.worker)
         except CalledOffError:
             self._require_open()
+        except UnavailableError as error:
+            raise self._explained(error) from None
         return self.last if self.number > before else None
 
     def begin_at(self, which: Sum) -> None:
@@ -296,6 +304,12 @@ class Rounds:
         self._report_missing(lost, self.restarts)
         self._await_next_attempt(lost)
 
+    def _explained(self, error: UnavailableError) -> UnavailableError:
+        """An error of a wait that came to nothing, with what may have been waited for."""
+        if not (why := self._desired.why_nothing_moves):
+            return error
+        return UnavailableError(f"{error.message}; {why}", field=error.field, value=error.value)
+
     def _report_if_counted(self, error: WrongPeersError) -> None:
         """Tell who is wrong where the next attempt counts on them, for they were called off before they knew."""
         counted = {one.id: one.incarnation for one in self._desired.overlay.workers if one.state is not WorkerState.FAILED}
@@ -309,7 +323,7 @@ class Rounds:
             self._require_open()
             return
         if not told:
-            raise UnavailableError("the scheduler did not restart the reduction", field="worker", value=lost)
+            raise self._explained(UnavailableError("the scheduler did not restart the reduction", field="worker", value=lost))
 
 
 def pause_seconds(num_lost: int) -> float:

@@ -1,0 +1,51 @@
+"""How long the scheduler has not answered: training goes on without it, but nobody joins, leaves or is gone on without."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+_TELL_SECONDS = 10.0
+_TELL_AGAIN_SECONDS = 60.0
+
+
+class Absence:
+    """As one worker sees it, in one thread; the log tells when it begins and ends."""
+
+    def __init__(self, worker: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        """When the first request in a row was not answered; null where the last one was."""
+        self._tell_at = 0.0
+        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=worker)
+
+    @property
+    def seconds(self) -> float:
+        """So far; 0 where it answers."""
+        return 0.0 if self._since is None else self._clock() - self._since
+
+    @property
+    def told(self) -> str:
+        """What that means for whoever waits; empty where it answers."""
+        if self._since is None:
+            return ""
+        return f"the scheduler has not answered for {self.seconds:.0f} s: without it nobody who is lost can be gone on without"
+
+    def answered(self) -> None:
+        """It answers."""
+        if self.seconds >= _TELL_SECONDS:
+            self._log.info("the scheduler answers again", away_seconds=round(self.seconds, 1))
+        self._since = None
+
+    def not_answered(self, error: Exception) -> None:
+        """It did not."""
+        now = self._clock()
+        if self._since is None:
+            self._since, self._tell_at = now, now + _TELL_SECONDS
+        if now >= self._tell_at:
+            self._tell_at = now + _TELL_AGAIN_SECONDS
+            self._log.warning(
+                "the scheduler does not answer: training goes on, but nobody joins, leaves or is gone on without",
+                away_seconds=round(self.seconds, 1),
+                why=str(error),
+            )
