@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import signal
+from contextlib import suppress
 from multiprocessing import forkserver as servers
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 from kintsugi.core.parent import end_with_parent
@@ -19,6 +21,9 @@ _PRELOAD = [
     "kintsugi.runtime.train",
     "kintsugi.runtime.workers.warm",
 ]
+
+_LONGEST_NAME = 15
+"""Letters of a process's name (TASK_COMM_LEN of proc(5), less its end)."""
 
 PLANNER = "kintsugi.runtime.selfgoverned.warm"
 """For fork servers to load: what workers that plan by themselves need, with the planner's compiled loops."""
@@ -35,6 +40,13 @@ def forkserver() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     return context
+
+
+def name_process(worker: str) -> None:
+    """Have `ps -e` and `top` tell which worker this process is, on Linux; of a name that is too long its end."""
+    name = f"kintsugi {worker}"
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(name if len(name) <= _LONGEST_NAME else worker[-_LONGEST_NAME:])
 
 
 def end_with_fork_server() -> None:

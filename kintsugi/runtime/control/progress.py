@@ -3,21 +3,28 @@
 import math
 import statistics
 import time
+from collections.abc import Callable
+
+import structlog
 
 from kintsugi.runtime.messages import StepDone
+
+_TELL_SECONDS = 30.0
 
 
 class Progress:
     """Loss and time of every committed step. A step that was told twice was committed once: all tell the same loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._log = structlog.get_logger("kintsugi.runtime")
         self.losses: dict[int, float] = {}
         """Mean loss over the global batch, by step."""
         self.microbatches: dict[int, tuple[int, ...]] = {}
         """How often the loss of each micro-batch counted, by step. Shape [steps][micro-batches]."""
         self._seconds: dict[int, tuple[int, float]] = {}
         """Attempt in which each step was done, and the slowest worker's time."""
-        self.moved_at = time.monotonic()
+        self.moved_at = self._told_at = clock()
         """When the latest step was told of."""
 
     @property
@@ -26,11 +33,14 @@ class Progress:
         return max(self.losses, default=-1) + 1
 
     def take(self, message: StepDone) -> None:
-        """A worker did a step."""
+        """A worker did a step; now and then the log is told, so that a long run is seen to move."""
         self.losses[message.step] = message.loss
         self.microbatches[message.step] = message.microbatches
         self._seconds[message.step] = max((message.attempt, message.seconds), self._seconds.get(message.step, (0, 0.0)))
-        self.moved_at = time.monotonic()
+        self.moved_at = self._clock()
+        if self.moved_at - self._told_at >= _TELL_SECONDS:
+            self._told_at = self.moved_at
+            self._log.info("trains", step=message.step, loss=message.loss, step_seconds=round(self.median_seconds, 3))
 
     def adopt(self, step: int, loss: float, microbatches: tuple[int, ...]) -> None:
         """A step was done in an earlier life of the job."""

@@ -23,7 +23,7 @@ from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import CommunicationError, KintsugiError
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.faults import FaultPoint, FaultScript
-from kintsugi.runtime.forking import end_with_fork_server
+from kintsugi.runtime.forking import end_with_fork_server, name_process
 from kintsugi.runtime.messages import (
     Arm,
     CallOff,
@@ -70,6 +70,7 @@ def live(
 ) -> None:
     """The life of a worker process; returns when the agent says so or is gone. `permit` is asked before a step is applied."""
     end_with_fork_server()
+    name_process(worker)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(options.num_threads)
     process = WorkerProcess(worker, connection, options, permit)

@@ -4,9 +4,11 @@ import signal
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
+from pathlib import Path
 
 import pytest
 
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.decision import Decision
 from kintsugi.core.ending import Outcome
 from kintsugi.core.errors import ReconfigurationError
@@ -16,7 +18,8 @@ from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from tests.runtime.jobs import NUM_STEPS, tiny_gpt
+from kintsugi.runtime.train import train
+from tests.runtime.jobs import NUM_STEPS, profile_for, tiny_gpt
 from tests.runtime.runs import PATIENCE_SECONDS, gpt_request, leaves_nothing, options_with, run, run_struck
 
 pytestmark = pytest.mark.processes
@@ -111,6 +114,19 @@ def test_how_a_job_ended_that_did_not_come_to_its_last_step(error, outcome):
     with leaves_nothing(), suppress(RuntimeError, KeyboardInterrupt), agent:
         agent._conductor.start() if error is None else agent.run()
     assert decisions.told[-1] == ("ended", outcome)
+
+
+def test_processes_are_called_as_their_workers():
+    seen = {}
+
+    def look(agent: Agent) -> None:
+        if agent.losses and not seen:
+            seen.update({worker: Path(f"/proc/{agent.handle(worker).pid}/comm").read_text().strip() for worker in agent.alive})
+
+    cluster = Cluster(name="two", workers=(Worker(id="w00", host="a"), Worker(id="a-host-of-a-long-name.3", host="b")))
+    with leaves_nothing():
+        train(tiny_gpt, workers=cluster, dp=2, pp=1, profile=profile_for(tiny_gpt()), observer=look)
+    assert seen == {"w00": "kintsugi w00", "a-host-of-a-long-name.3": "f-a-long-name.3"}
 
 
 def test_the_observer_sees_every_phase():
