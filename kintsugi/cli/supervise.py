@@ -31,7 +31,8 @@ def supervise(
     console = terminal(stderr=True)
     for attempt in record.own_attempts:
         how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else attempt.not_started_because)
-        steps = f"checkpoint {attempt.step_before} -> {attempt.step_after}"
+        before, after = ("none" if step is None else f"of step {step}" for step in (attempt.step_before, attempt.step_after))
+        steps = f"checkpoint {before} -> {after}"
         console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
     if record.state is SupervisorState.FAILED:
         console.print(f"gave up: {record.stopped_because}")

@@ -17,7 +17,7 @@ def test_a_command_is_run_until_it_ends_well(tmp_path, capsys):
     code = "import os, sys; sys.exit(int(os.environ['KINTSUGI_ATTEMPT']) == 0)"
     assert run(tmp_path, "--pause-seconds", 0, "--", sys.executable, "-c", code) == 0
     shown = capsys.readouterr().err
-    assert "attempt 0: exited exit code 1" in shown
+    assert "attempt 0: exited exit code 1, checkpoint none -> none" in shown
     assert "attempt 1: completed" in shown
 
 
