@@ -194,12 +194,12 @@ class Agent(AbstractContextManager["Agent"]):
 
     def close(self, error: BaseException | None = None) -> None:
         """End every process and thread of the job; who decides for it is told that it is over, and that by `error` if it failed."""
-        self._is_running = False
+        was_running, self._is_running = self._is_running, False
         with self._held, ExitStack() as closing:
             closing.callback(self._conductor.close)
             closing.callback(self._decider.close, self._ending(error))
             closing.callback(self._fleet.close, grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)
-        if error is not None and self._conductor.keeper.is_on:
+        if error is not None and was_running and self._conductor.keeper.is_on:
             self._log.warning(
                 "ended early; training it again with the same folder goes on from the newest checkpoint",
                 trained=self._conductor.progress.next_step,

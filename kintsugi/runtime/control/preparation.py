@@ -40,10 +40,10 @@ def at_stake(applied: Plan, following: Plan, members: Collection[str]) -> tuple[
 
     What all of them keep is compared at the next commit point.
     """
-    slots = []
-    for layer, holders in enumerate(applied.holders):
-        here = [holder for holder in holders if holder in members]
-        if len(here) > 1 and not set(here) <= set(following.holders[layer]):
+    slots, is_here = [], set(members)
+    for layer, (holders, later) in enumerate(zip(applied.holders, following.holders, strict=True)):
+        here = [holder for holder in holders if holder in is_here]
+        if len(here) > 1 and not set(here) <= set(later):
             slots += [(layer, holder) for holder in here]
     return tuple(slots)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from kintsugi.core.decision import Migration, StateKind, Transfer
+from kintsugi.runtime.control.preparation import at_stake
 from kintsugi.runtime.messages import Prepare, Restore
 from kintsugi.runtime.verdicts import Verdict
 from kintsugi.runtime.workers.replicas import Comparison, slots_of, state_digest
@@ -59,6 +60,32 @@ def test_what_all_workers_of_a_plan_say_is_heard_exactly():
     assert comparison.verdict(heard) == Verdict((layer,), (wrong,))
     comparison, heard = told_by_all(plan, states, {wrong: 6})
     assert comparison.verdict(heard) == Verdict()
+
+
+def test_who_has_begun_anew_in_the_place_of_a_holder_says_nothing():
+    plan = grid_plan(len(odd_job().layers), [1, 1, 1], [2, 2, 2])
+    states = states_of(plan) | {"w01": None}
+    comparison, heard = told_by_all(plan, states)
+    assert comparison.verdict(heard) == Verdict()
+    with torch.no_grad():
+        next(iter(states["w02"].parameters.values())).view(-1)[0].mul_(1 + 2**-52)
+    comparison, heard = told_by_all(plan, states)
+    found = comparison.verdict(heard)
+    assert (found.wrong, found.unsettled) == ((), found.layers)
+    assert found.layers
+
+
+def test_layers_are_at_stake_where_one_who_is_left_lets_go_of_them():
+    applied, following = grid_plan(4, [2, 2, 1], [1, 1, 1]), grid_plan(4, [1, 2], [1, 1])
+    assert applied.holders[:2] == (("w00", "w02", "w04"),) * 2
+    assert following.holders == (("w00", "w01"),) * 2 + (("w00", "w02"),) * 2
+    gone = {"w03"}
+    assert at_stake(applied, applied, applied.workers) == ()
+    assert at_stake(applied, following, [worker for worker in applied.workers if worker not in gone]) == (
+        *((layer, holder) for layer in (0, 1) for holder in ("w00", "w02", "w04")),
+        *((layer, holder) for layer in (2, 3) for holder in ("w01", "w04")),
+    )
+    assert at_stake(applied, following, ("w00",)) == ()
 
 
 def test_comparisons_are_due_as_often_as_asked_and_about_every_checkpoint():
