@@ -32,7 +32,7 @@ def cluster_of(cluster: Cluster | None, workers: int | None, workers_per_host: i
     assert workers is not None
     if not 1 <= workers <= MOST_WORKERS:
         raise InvalidInputError(f"must be from 1 to {MOST_WORKERS}", field="workers", value=workers)
-    checks.positive("workers_per_host", workers_per_host)
+    checks.count("workers_per_host", workers_per_host)
     return Cluster.uniform(workers, workers_per_host=workers_per_host)
 
 
@@ -185,7 +185,7 @@ class SimulationRequest:
     """Runs of every policy."""
 
     def __post_init__(self) -> None:
-        checks.positive("seeds", self.seeds)
+        checks.count("seeds", self.seeds)
         checks.not_empty("policies", self.policies)
 
 

@@ -64,8 +64,8 @@ class Case:
             if sum(value is not None for value in given) != 1:
                 raise InvalidInputError("give exactly one: a file, the thing itself, or a number of workers", field=field)
         if self.workers is not None:
-            checks.positive("workers", self.workers)
-            checks.positive("workers_per_host", self.workers_per_host)
+            checks.count("workers", self.workers)
+            checks.count("workers_per_host", self.workers_per_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import itertools
 import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,6 +37,9 @@ COMMANDS = {
     "regress": "Compare the quality of plans with a committed baseline.",
 }
 """Line in the help of each command; module `kintsugi.cli.<name>` exports `register(app)`."""
+
+PYDANTIC_ADVICE = re.compile(r"Input should be ([^,]+)")
+"""How it begins what it says of a value, which it does not show; how it came to that follows a comma."""
 
 INFEASIBLE, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -139,15 +143,22 @@ def _tell(error: KintsugiError, given: Sequence[str]) -> None:
 
 
 def _tell_misuse(error: TyperException, given: Sequence[str]) -> None:
-    error.message = error.message.replace(PYDANTIC_PREFIX, "")
+    param = getattr(error, "param", None)
+    value = _value_of(getattr(param, "opts", ()), given)
+    error.message = _in_own_words(error.message.replace(PYDANTIC_PREFIX, ""), value)
     if _wants_json(given):
-        param = getattr(error, "param", None)
         field = getattr(error, "option_name", None) or getattr(param, "name", None) or ""
-        value = _value_of(getattr(param, "opts", ()), given)
         _tell(InvalidInputError(error.format_message(), field=field, value=value), given)
     elif callable(show := getattr(error, "show", None)):
         with suppress(OSError):  # the exit status says it, too
             show()
+
+
+def _in_own_words(message: str, value: str | None) -> str:
+    """What pydantic says of a value, with the value."""
+    if not (match := PYDANTIC_ADVICE.match(message)):
+        return message
+    return f"must be {match[1]}" if value is None else f"must be {match[1]}, not {value[:200]!r}"
 
 
 def _value_of(names: Sequence[str], given: Sequence[str]) -> str | None:

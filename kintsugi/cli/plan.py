@@ -82,7 +82,7 @@ def cluster_of(workers: int | None, workers_per_host: int, path: Path | None) ->
         refuse_beside_cluster(workers_per_host, path)
         return load_cluster(path)
     assert workers is not None
-    checks.positive("workers", workers)
+    checks.count("workers", workers)
     require_few("workers", workers)
     return Cluster.uniform(workers, workers_per_host=workers_per_host)
 

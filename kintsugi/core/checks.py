@@ -140,7 +140,7 @@ def rate(field: str, value: float) -> None:
 
 def microbatches(field: str, value: int, num_workers: int | None = 1) -> None:
     """Require a credible number of micro-batches in a step of so many workers (null: of any job), at least one."""
-    positive(field, value)
+    count(field, value)
     most = MOST_ANYWHERE if num_workers is None else max(MOST_MICROBATCHES, MOST_PER_WORKER * num_workers)
     if value > most:
         raise InvalidInputError(

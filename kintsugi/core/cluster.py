@@ -100,8 +100,8 @@ class Cluster:
     @classmethod
     def uniform(cls, num_workers: int, *, workers_per_host: int = 1, name: str = "uniform") -> "Cluster":
         """`num_workers` equal workers named w00, w01, ...; worker n lives on host n // workers_per_host."""
-        checks.positive("num_workers", num_workers)
-        checks.positive("workers_per_host", workers_per_host)
+        checks.count("num_workers", num_workers)
+        checks.count("workers_per_host", workers_per_host)
         workers = tuple(Worker(id=worker_name(n), host=host_name(n // workers_per_host)) for n in range(num_workers))
         return cls(name=name, workers=workers)
 

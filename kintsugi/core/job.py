@@ -27,7 +27,7 @@ class Ranges:
 
     def __post_init__(self) -> None:
         for name, low, high in (("dp", self.min_dp, self.max_dp), ("pp", self.min_pp, self.max_pp)):
-            checks.positive(f"min_{name}", low)
+            checks.count(f"min_{name}", low)
             if high is not None and high < low:
                 raise InvalidInputError(f"must be at least min_{name} = {low}", field=f"max_{name}", value=high)
 

@@ -113,3 +113,20 @@ def test_the_version_is_told(arguments, capsys):
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert (left.value.code, capsys.readouterr().out) == (0, f"kintsugi {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("abc", "must be a valid integer, not 'abc'"),
+        ("1.5", "must be a valid integer, not '1.5'"),
+        ("0", "must be a whole number above 0, not 0"),
+        ("-3", "must be a whole number above 0, not -3"),
+    ],
+)
+def test_a_number_that_is_none_is_shown(capsys, given, told):
+    profile = "profiles/models/gpt2-124m.a100-80g.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--profile", profile, "--num-microbatches", "8", f"--workers={given}"])
+    assert ended.value.code == 2
+    assert told in " ".join(capsys.readouterr().err.split())
