@@ -44,9 +44,10 @@ def forkserver() -> ForkServerContext:
 
 def name_process(worker: str) -> None:
     """Have `ps -e` and `top` tell which worker this process is, on Linux; of a name that is too long its end."""
-    name = f"kintsugi {worker}"
+    own = worker.encode("ascii", "replace")  # the kernel counts bytes, and would cut others in two
+    name = b"kintsugi " + own
     with suppress(OSError):
-        Path("/proc/self/comm").write_text(name if len(name) <= _LONGEST_NAME else worker[-_LONGEST_NAME:])
+        Path("/proc/self/comm").write_bytes(name if len(name) <= _LONGEST_NAME else own[-_LONGEST_NAME:])
 
 
 def end_with_fork_server() -> None:

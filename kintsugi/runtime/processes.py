@@ -62,7 +62,7 @@ def _is_held(pid: int) -> bool:
 
 
 def _state(stat: Path) -> str:
-    return stat.read_text().rpartition(")")[2].split()[0]
+    return stat.read_bytes().rpartition(b")")[2].split()[0].decode()
 
 
 def _limit_reading(connection: Connection, seconds: int) -> None:

@@ -1,7 +1,10 @@
 """A process that runs a job is told to end by SIGTERM or SIGHUP: the job ends in order, and whoever decides for it is told."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -25,6 +28,7 @@ from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run
 from tests.services import service
 
 BOTH = (signal.SIGTERM, signal.SIGHUP)
+ROOT = Path(__file__).parents[2]
 NUM_STEPS = 40
 SLOW_SECONDS = 0.25
 """For a sample; a step takes some two."""
@@ -88,6 +92,56 @@ def test_what_was_trained_is_in_a_checkpoint_before_a_job_ends_early(tmp_path, n
     assert [log["step"] for log in logs if log["event"] == "goes on from a checkpoint"] == [ended["again_from"]]
     assert_same(result, run(long_job, gpt_request(2, 1)))
     assert audit(tmp_path).is_exact
+
+
+@pytest.mark.processes
+def test_a_loss_meanwhile_is_recovered_from_before_the_job_ends(tmp_path):
+    def tell(agent: Agent) -> None:
+        if len(agent.losses) >= 3 and not told:
+            told.append(len(agent.losses))
+            os.kill(os.getpid(), signal.SIGTERM)
+            agent.handle("w01").strike()
+
+    told: list[int] = []
+    with leaves_nothing(), capture_logs() as logs, pytest.raises(SignalExit):
+        recorded(long_job, tmp_path, tell)
+    assert [log["lost"] for log in logs if log["event"] == "training goes on"] == [["w01"]]
+    (ended,) = [log for log in logs if log["event"].startswith("ended early")]
+    assert told[0] <= ended["again_from"] < NUM_STEPS
+
+
+SCRIPT = """
+import os, signal, sys
+from functools import partial
+from pathlib import Path
+from tests.runtime.test_signals import long_job, recorded
+
+told = []
+
+def tell(agent):
+    if len(agent.losses) >= 3 and not told:
+        told.append(True)
+        os.killpg(0, int(sys.argv[2]))
+
+if __name__ == "__main__":
+    recorded(long_job, Path(sys.argv[1]), tell)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, *BOTH])
+def test_a_signal_to_the_whole_process_group_ends_the_job_and_no_worker_on_the_spot(tmp_path, number):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(tmp_path / "run"), str(int(number))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    ended = subprocess.run(
+        command, start_new_session=True, capture_output=True, text=True, timeout=240, check=False, env=environment
+    )
+    assert ended.returncode == (128 + number if number in BOTH else -number), ended.stdout + ended.stderr
+    told = re.search(r"ended early; .* again_from=(\d+)", re.sub(r"\x1b\[\d*m", "", ended.stdout))
+    assert told is not None, ended.stdout + ended.stderr
+    assert int(told[1]) >= 3
 
 
 @pytest.mark.processes

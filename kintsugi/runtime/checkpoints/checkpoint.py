@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,13 @@ class CheckpointStore:
             raise UnavailableError(message, field="run", value=str(self._folder))
         self._warn(damaged, "none")
         return None
+
+    @property
+    def newest_step(self) -> int:
+        """Of the newest checkpoint, damaged or not; 0 where there is none, or the disk does not say."""
+        with suppress(UnavailableError):
+            return next((_step(folder.name) for folder in self._candidates()), 0)
+        return 0
 
     def _warn(self, damaged: list[DamagedCheckpointError], used: str) -> None:
         for error in damaged:

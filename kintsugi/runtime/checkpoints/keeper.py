@@ -79,6 +79,10 @@ class Keeper:
         """Which step another life of the job would train first: that behind the newest checkpoint."""
         return max(self._committed_step, self._restored_step)
 
+    def has_kept(self, steps: int) -> bool:
+        """Whether another life would go on behind so many steps, from a state that all holders of its layers held alike."""
+        return self.kept_step >= steps and (not self._compares or self._is_compared(self.kept_step))
+
     @property
     def every_steps(self) -> int | None:
         """The interval as it is known now."""
@@ -204,7 +208,7 @@ class Keeper:
         self._over.update((attempt, step) for attempt in self._writers)
         for key in [key for key in self._pending if key[1] == step]:
             self._discard(*key)
-        self._disk.do(partial(self._store.remove, step))
+        self._disk.do(partial(self._remove, step))
 
     @property
     def _trusted_step(self) -> int | None:
@@ -286,6 +290,11 @@ class Keeper:
         self._store.clear()
         found = self._newest()
         return (found, read_history(self._options.folder)) if found is not None else None
+
+    def _remove(self, step: int) -> None:
+        self._store.remove(step)
+        if self._committed_step == step:
+            self._committed_step = self._store.newest_step
 
     def _newest(self) -> Checkpoint | None:
         return self._store.newest(self._disk.moved)

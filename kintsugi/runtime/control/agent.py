@@ -179,6 +179,8 @@ class Agent(AbstractContextManager["Agent"]):
             if self._end is not None:
                 self._save_and(self._end)
         self._is_running = False
+        if self._end is not None:  # it came with the end of the job
+            self._end()
         return self._conductor.result()
 
     def _save_and(self, end: End) -> None:

@@ -96,16 +96,18 @@ class Conductor:
         self._preparer.is_concluding = True
 
     def save(self) -> None:
-        """Have a checkpoint written after the step under way; once."""
+        """Have a checkpoint written after the step under way, and nobody join or leave before; once."""
         self._saved_from = self.progress.next_step
+        self._preparer.is_saving = True
         for handle in self._fleet.handles.values():
             handle.send(CheckpointEvery(1))
 
     @property
     def is_saving(self) -> bool:
-        """Whether a checkpoint of what is trained now is still to come: of a job that trains, and has a folder."""
+        """Whether a checkpoint of what is trained now is still to come: of a job that has a folder, and trains or recovers."""
         steps = self.progress.next_step if self._saved_from is None else self._saved_from
-        return self.keeper.is_on and self.phase is Phase.TRAINING and self.keeper.kept_step < steps
+        is_under_way = self.phase in (Phase.QUIESCING, Phase.PREPARING, Phase.TRAINING)
+        return self.keeper.is_on and is_under_way and not self.keeper.has_kept(steps)
 
     def is_done(self) -> bool:
         """Whether everything is trained and collected."""
@@ -137,7 +139,8 @@ class Conductor:
             self.keeper.lost(handle.worker)
         if lost := [handle for handle in missing if handle not in gone]:
             self._lose(lost)
-        self._farewells.announce(is_training=self.phase is Phase.TRAINING)
+        if self._saved_from is None:
+            self._farewells.announce(is_training=self.phase is Phase.TRAINING)
         self._check_deadlines()
         self._advance()
         if (every := self.keeper.look()) is not None and self._saved_from is None:
@@ -204,6 +207,8 @@ class Conductor:
         self._farewells.release(workers)
         if self._attempt.finished >= workers:
             self._collect()
+        elif self._saved_from is not None:
+            return
         elif self._decider.has_answer():
             self._take_up()
         elif self._decider.is_done() and (admitted := self._fleet.admit()):

@@ -36,14 +36,15 @@ def is_same_work(plan: Plan, other: Plan) -> bool:
 
 
 def at_stake(applied: Plan, following: Plan, members: Collection[str]) -> tuple[Slot, ...]:
-    """Layers that a member lets go of, each with all members that hold it: they can tell what is right for the last time.
+    """Layers that others get, or that a member lets go of, each with all members that hold it: a copy would be of what errs, and
+    who lets go can tell what is right for the last time.
 
-    What all of them keep is compared at the next commit point.
+    What the same workers go on holding is compared at the next commit point.
     """
     slots, is_here = [], set(members)
     for layer, (holders, later) in enumerate(zip(applied.holders, following.holders, strict=True)):
         here = [holder for holder in holders if holder in is_here]
-        if len(here) > 1 and not set(here) <= set(later):
+        if len(here) > 1 and set(here) != set(later):
             slots += [(layer, holder) for holder in here]
     return tuple(slots)
 

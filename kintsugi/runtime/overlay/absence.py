@@ -6,11 +6,13 @@ from collections.abc import Callable
 import structlog
 
 _TELL_SECONDS = 10.0
+_LONG_SECONDS = 1.0
+"""A request may fail; after so long it is the scheduler that does not answer."""
 _TELL_AGAIN_SECONDS = 60.0
 
 
 class Absence:
-    """As one worker sees it, in one thread; the log tells when it begins and ends."""
+    """As one worker sees it, in one thread; others may ask. The log tells when it begins and ends."""
 
     def __init__(self, worker: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -22,14 +24,16 @@ class Absence:
     @property
     def seconds(self) -> float:
         """So far; 0 where it answers."""
-        return 0.0 if self._since is None else self._clock() - self._since
+        since = self._since
+        return 0.0 if since is None else self._clock() - since
 
     @property
     def told(self) -> str:
-        """What that means for whoever waits; empty where it answers."""
-        if self._since is None:
+        """What that means for whoever waits; empty where it answers, or did so a moment ago."""
+        seconds = self.seconds
+        if seconds < _LONG_SECONDS:
             return ""
-        return f"the scheduler has not answered for {self.seconds:.0f} s: without it nobody who is lost can be gone on without"
+        return f"the scheduler has not answered for {seconds:.0f} s: without it nobody who is lost can be gone on without"
 
     def answered(self) -> None:
         """It answers."""

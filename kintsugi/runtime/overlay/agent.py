@@ -157,6 +157,8 @@ class Agent:
             except KintsugiError as error:
                 if isinstance(error, UnavailableError):
                     self._absence.not_answered(error)
+                else:
+                    self._absence.answered()
                 self.closing.wait(PAUSE_SECONDS)
                 continue
             self._absence.answered()

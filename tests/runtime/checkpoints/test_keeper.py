@@ -331,8 +331,9 @@ def test_a_checkpoint_of_a_state_that_is_not_trusted_is_removed_however_far_it_g
     run.write_all(step=STEP - 2)
     run.write_all()
     assert run.keeper.newest().step == STEP
+    assert run.keeper.kept_step == STEP
     run.keeper.distrust(STEP)
-    assert run.keeper.newest().step == STEP - 2
+    assert run.keeper.newest().step == run.keeper.kept_step == STEP - 2
     run.write("w00", step=STEP + 2)
     run.keeper.distrust(STEP + 2)
     run.write("w01", step=STEP + 2)
@@ -345,7 +346,11 @@ def test_a_checkpoint_of_a_state_that_is_not_trusted_is_removed_however_far_it_g
 
 def test_one_whose_state_was_compared_stays_whatever_its_holders_hold_now(run):
     run.write_all()
+    assert run.keeper.newest().step == STEP
+    assert not run.keeper.has_kept(STEP)
     run.progress.take(done(STEP))
+    assert run.keeper.has_kept(STEP)
+    assert not run.keeper.has_kept(STEP + 1)
     run.keeper.distrust(STEP)
     assert run.keeper.newest().step == STEP
     run.progress.rewind(STEP)

@@ -123,10 +123,13 @@ def test_processes_are_called_as_their_workers():
         if agent.losses and not seen:
             seen.update({worker: Path(f"/proc/{agent.handle(worker).pid}/comm").read_text().strip() for worker in agent.alive})
 
-    cluster = Cluster(name="two", workers=(Worker(id="w00", host="a"), Worker(id="a-host-of-a-long-name.3", host="b")))
+    cluster = Cluster(
+        name="two",
+        workers=(Worker(id="w00", host="a"), Worker(id="a-host-of-a-long-name.3", host="b"), Worker(id="работник-7", host="c")),
+    )
     with leaves_nothing():
-        train(tiny_gpt, workers=cluster, dp=2, pp=1, profile=profile_for(tiny_gpt()), observer=look)
-    assert seen == {"w00": "kintsugi w00", "a-host-of-a-long-name.3": "f-a-long-name.3"}
+        train(tiny_gpt, workers=cluster, dp=1, pp=3, profile=profile_for(tiny_gpt()), observer=look)
+    assert seen == {"w00": "kintsugi w00", "a-host-of-a-long-name.3": "f-a-long-name.3", "работник-7": "????????-7"}
 
 
 def test_the_observer_sees_every_phase():

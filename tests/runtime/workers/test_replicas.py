@@ -75,7 +75,7 @@ def test_who_has_begun_anew_in_the_place_of_a_holder_says_nothing():
     assert found.layers
 
 
-def test_layers_are_at_stake_where_one_who_is_left_lets_go_of_them():
+def test_layers_are_at_stake_where_others_get_them_or_one_who_is_left_lets_go():
     applied, following = grid_plan(4, [2, 2, 1], [1, 1, 1]), grid_plan(4, [1, 2], [1, 1])
     assert applied.holders[:2] == (("w00", "w02", "w04"),) * 2
     assert following.holders == (("w00", "w01"),) * 2 + (("w00", "w02"),) * 2
@@ -86,6 +86,8 @@ def test_layers_are_at_stake_where_one_who_is_left_lets_go_of_them():
         *((layer, holder) for layer in (2, 3) for holder in ("w01", "w04")),
     )
     assert at_stake(applied, following, ("w00",)) == ()
+    grown = grid_plan(4, [2, 2, 1, 1], [1, 1, 1, 1])
+    assert {layer for layer, _ in at_stake(applied, grown, applied.workers)} == set(range(4))
 
 
 def test_comparisons_are_due_as_often_as_asked_and_about_every_checkpoint():
