@@ -87,6 +87,7 @@ def test_what_was_trained_is_in_a_checkpoint_before_a_job_ends_early(tmp_path, n
         recorded(long_job, tmp_path, tell)
     (ended,) = [log for log in logs if log["event"].startswith("ended early")]
     assert told[0] <= ended["again_from"] <= ended["trained"] < NUM_STEPS
+    assert not list((tmp_path / "checkpoints").glob(".*"))
     with capture_logs() as logs:
         result = recorded(long_job, tmp_path)
     assert [log["step"] for log in logs if log["event"] == "goes on from a checkpoint"] == [ended["again_from"]]

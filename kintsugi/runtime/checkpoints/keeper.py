@@ -254,12 +254,15 @@ class Keeper:
         self._is_closed = True
         for attempt, step in list(self._pending):
             self._discard(attempt, step)
-        if self._options is not None and not self._disk.close(self._options.checkpoints.disk_timeout_seconds):
-            self._log.warning(
-                "the disk of the checkpoints does not answer; the last ones may be missing",
-                folder=str(self._options.folder),
-                waited_seconds=self._options.checkpoints.disk_timeout_seconds,
-            )
+        if self._options is not None:
+            self._disk.do(self._store.clear)  # of what nobody told that it is written
+            waits_seconds = self._options.checkpoints.disk_timeout_seconds
+            if not self._disk.close(waits_seconds):
+                self._log.warning(
+                    "the disk of the checkpoints does not answer; the last ones may be missing",
+                    folder=str(self._options.folder),
+                    waited_seconds=waits_seconds,
+                )
         self._take_done()
 
     def _take_done(self) -> None:
