@@ -74,6 +74,11 @@ class WorkerOptions:
         if self.compare_every_steps is not None:
             checks.count("compare_every_steps", self.compare_every_steps)
 
+    @property
+    def compares(self) -> bool:
+        """Whether replicas are compared once training has begun."""
+        return self.compare_every_steps is not None
+
     def address_of(self, worker: str) -> str:
         """Where a worker listens."""
         return self.addresses.get(worker, self.address)

@@ -65,9 +65,11 @@ class Keeper:
         self._is_closed = False
         self._commits: list[Future[CheckpointRecord | None]] = []
         self.costs = CheckpointCosts()
+        self._is_urgent = False
         self._told: int | None = None
         if options is not None:
             self._store = options.store
+            self._told = options.checkpoints.every_steps
 
     @property
     def is_on(self) -> bool:
@@ -88,7 +90,11 @@ class Keeper:
         """The interval as it is known now."""
         if self._options is None:
             return None
-        return self._options.checkpoints.every_steps or self.costs.every_steps
+        return 1 if self._is_urgent else self._options.checkpoints.every_steps or self.costs.every_steps
+
+    def hurry(self) -> None:
+        """One is wanted after the next step: the job is told to end."""
+        self._is_urgent = True
 
     def begin(self) -> Checkpoint | None:
         """What an earlier life of the job left: its newest checkpoint, and the losses of the steps in it.
@@ -233,7 +239,7 @@ class Keeper:
         self._take_done()
         if self._awaited_step is not None and self._is_compared(self._awaited_step):
             self._retire(self._awaited_step)
-        if self._options is None or self._options.checkpoints.every_steps is not None or self.every_steps == self._told:
+        if self.every_steps == self._told:
             return None
         self._told = self.every_steps
         return self._told

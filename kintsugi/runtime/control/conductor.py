@@ -62,7 +62,7 @@ class Conductor:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self._patience = Patience(options, fleet, self.progress)
-        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compare_every_steps is not None)
+        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compares)
         self._preparer = Preparer(request, self._roster, fleet, self.keeper, self.progress, options)
         self._farewells = Farewells(fleet, self._roster, decider)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
@@ -98,9 +98,7 @@ class Conductor:
     def save(self) -> None:
         """Have a checkpoint written after the step under way, and nobody join or leave before; once."""
         self._saved_from = self.progress.next_step
-        self._preparer.is_saving = True
-        for handle in self._fleet.handles.values():
-            handle.send(CheckpointEvery(1))
+        self.keeper.hurry()
 
     @property
     def is_saving(self) -> bool:
@@ -143,7 +141,7 @@ class Conductor:
             self._farewells.announce(is_training=self.phase is Phase.TRAINING)
         self._check_deadlines()
         self._advance()
-        if (every := self.keeper.look()) is not None and self._saved_from is None:
+        if (every := self.keeper.look()) is not None:
             for handle in self._fleet.handles.values():
                 handle.send(CheckpointEvery(every))
 

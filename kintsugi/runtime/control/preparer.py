@@ -31,8 +31,6 @@ class Preparer:
     options: AgentOptions
     is_concluding: bool = False
     """Whether the job ends with the steps that are committed when its workers have left the present one."""
-    is_saving: bool = False
-    """Whether a checkpoint is to be written after the next step, for the job is told to end."""
     distrusted: tuple[int, ...] = ()
     """Layers of which nobody can tell whose numbers are right: until all have gone back to a checkpoint."""
     _found: Checkpoint | None = None
@@ -84,9 +82,9 @@ class Preparer:
             profile=self.request.profile,
             cluster=self.roster.cluster,
             restore=start.restore,
-            checkpoint_every=1 if self.is_saving else self.keeper.every_steps,
+            checkpoint_every=self.keeper.every_steps,
             stop_step=self._stop_step,
-            compares=self.options.worker.compare_every_steps is not None,
+            compares=self.options.worker.compares,
         )
 
     def _goes_back(self, decision: Decision) -> bool:

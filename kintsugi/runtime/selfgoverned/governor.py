@@ -85,7 +85,7 @@ class Governor:
         self._connection = connection
         self._host = options.address_of(worker)
         self._ring_options = options.ring
-        self._compares = options.compare_every_steps is not None
+        self._compares = options.compares
         self._sending = threading.Lock()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._held = HeldPlans()

@@ -65,7 +65,7 @@ class Overseer:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self._account = Account(fleet, self._roster, self.recoveries)
-        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compare_every_steps is not None)
+        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compares)
         self._foresight = Foresight(decider.ahead)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
 

@@ -16,9 +16,7 @@ def require_alike(worker: str, job: TrainingJob, state: ModelState, plan: Plan, 
         CommunicationError: a worker is gone, or the attempt was called off.
     """
     comparison = Comparison(worker, plan.workers, slots_of(plan))
-    told = comparison.told(state)
-    groups.all_reduce(told, plan.workers)
-    for layer in comparison.verdict(told.tolist()).layers:
+    for layer in comparison.verdict(comparison.heard(state, groups)).layers:
         raise _apart(job.layers[layer].name)
 
 

@@ -129,9 +129,8 @@ class Executor:
             ReplicasDifferError: holders of a layer do not hold the same.
         """
         if self._comparison.is_on:
-            told = self._comparison.told(self.state)
-            self.groups.all_reduce(told, self._plan.workers)
-            self._comparison.require_agreement(self.status.step, told.tolist(), self._layer_names)
+            heard = self._comparison.heard(self.state, self.groups)
+            self._comparison.require_agreement(self.status.step, heard, self._job.layers)
 
     @property
     def copied(self) -> frozenset[int]:
@@ -269,7 +268,7 @@ class Executor:
         whole_squared, asking, loss, count, *others = total.tolist()
         counts, heard = others[: len(self._counted)], others[len(self._counted) :]
         if heard:
-            self._comparison.require_agreement(self._step, heard, self._layer_names)
+            self._comparison.require_agreement(self._step, heard, self._job.layers)
         divisor = divisor_of(count, self._job.num_microbatches)
         record = CommitRecord(
             step=self._step,
@@ -287,10 +286,6 @@ class Executor:
     def _told(self, step: int) -> Tensor:
         """What this worker says of the state before `step`; nothing where that is not compared."""
         return self._comparison.told(self.state) if self._comparison.is_due(step) else torch.empty(0, dtype=torch.float64)
-
-    @property
-    def _layer_names(self) -> list[str]:
-        return [layer.name for layer in self._job.layers]
 
     def _complete_gradients(self) -> None:
         """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""

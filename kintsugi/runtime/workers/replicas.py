@@ -13,8 +13,10 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import CommunicationError, some
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.digests import entries_digest
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.verdicts import Slot, Verdict, Vote, judged
 from kintsugi.runtime.workers.state import ModelState
+from restorer.groups import Groups
 
 
 class ReplicasDifferError(CommunicationError):
@@ -38,7 +40,7 @@ class Comparison:
     def __init__(
         self,
         worker: str,
-        workers: Sequence[str],
+        workers: tuple[str, ...],
         slots: Sequence[Slot],
         *,
         kind: int = 0,
@@ -96,14 +98,25 @@ class Comparison:
         self.copied -= votes.keys()
         return judged(votes, {slot for slot, said in says.items() if said == _COPY})
 
-    def require_agreement(self, step: int, told: Sequence[float], names: Sequence[str]) -> None:
-        """Require that all holders said the same; `names` are those of all layers.
+    def heard(self, state: ModelState | None, groups: Groups) -> list[float]:
+        """What all who take part say together, once all have said it.
+
+        Raises:
+            CommunicationError: one of them is gone, or the attempt was called off.
+        """
+        told = self.told(state)
+        groups.all_reduce(told, self._workers)
+        heard: list[float] = told.tolist()
+        return heard
+
+    def require_agreement(self, step: int, told: Sequence[float], layers: Sequence[Layer]) -> None:
+        """Require that all holders said the same; `layers` are those of the job.
 
         Raises:
             ReplicasDifferError: they did not.
         """
         if (verdict := self.verdict(told)).layers:
-            raise ReplicasDifferError(step, verdict, [names[layer] for layer in verdict.layers])
+            raise ReplicasDifferError(step, verdict, [layers[layer].name for layer in verdict.layers])
 
     def took(self, *, has_checkpoint: bool) -> None:
         """A step was applied; with a checkpoint of the state after it, that is what the next comparison is about."""

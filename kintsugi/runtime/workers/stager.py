@@ -69,9 +69,7 @@ class Stager:
         if not message.compared:
             return copied
         comparison = Comparison(self.worker, message.members, message.compared, kind=self._kind, copied=copied)
-        told = comparison.told(state)
-        groups.all_reduce(told)
-        comparison.require_agreement(message.start_step, told.tolist(), [layer.name for layer in self.job.layers])
+        comparison.require_agreement(message.start_step, comparison.heard(state, groups), self.job.layers)
         return comparison.copied
 
     def state(self, message: Prepare, groups: Groups, present: ModelState | None) -> ModelState | None:

@@ -8,16 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from kintsugi.core.codec import loads
-from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 from kintsugi.runtime.checkpoints.checkpoint import MANIFEST, Checkpoint
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.progress import Progress
-from kintsugi.runtime.layout import CHECKPOINTS, LATEST, RECORDS
+from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
 from kintsugi.runtime.messages import PartFailed, PartWritten, StepDone
-from tests.runtime.hung_disk import hung
 from tests.runtime.jobs import odd_job
 
 ATTEMPT, STEP = 1, 4
@@ -251,52 +249,6 @@ def test_one_that_is_complete_once_a_later_one_is_whole_is_removed(run):
     assert run.on_disk() == ["latest.json", f"step-{STEP + 2:08d}"]
 
 
-@pytest.fixture
-def impatient(tmp_path):
-    made = Run(tmp_path, every_steps=1, disk_timeout_seconds=1.0)
-    made.begin()
-    made.write_all(step=STEP - 1)
-    assert made.keeper.newest().step == STEP - 1
-    return made
-
-
-def test_a_disk_that_hangs_keeps_the_agent_from_nothing_but_what_it_has_to_read(impatient):
-    """What it needs and does not get is an error that names the folder; it goes on with everything else, and ends."""
-    keeper = impatient.keeper
-    with hung(impatient.options.folder / CHECKPOINTS / f"{LATEST}.new"):
-        impatient.write_all()
-        keeper.written("w00", PartWritten(attempt=ATTEMPT, step=STEP + 1, files={}, **SECONDS))
-        keeper.failed("w01", PartFailed(ATTEMPT, STEP + 1, "no space"))
-        assert keeper.look() is None
-        with pytest.raises(UnavailableError, match=r"run: has not answered for 1 s: mend what its disk is on") as caught:
-            keeper.newest()
-        assert caught.value.value == str(impatient.options.folder)
-        with capture_logs() as logs:
-            keeper.close()
-            keeper.close()
-        assert [log["folder"] for log in logs] == [str(impatient.options.folder)], "it is told once"
-        assert [record.step for record in keeper.costs.records] == [STEP - 1]
-
-
-def test_a_disk_that_answers_again_is_gone_on_with(impatient):
-    with hung(impatient.options.folder / CHECKPOINTS / f"{LATEST}.new"):
-        impatient.write_all()
-        with pytest.raises(UnavailableError):
-            impatient.keeper.newest()
-    impatient.settle()
-    impatient.write_all(step=STEP + 1)
-    assert impatient.keeper.newest().step == STEP + 1
-    impatient.keeper.close()
-
-
-def test_a_disk_that_hangs_at_the_beginning_is_named(tmp_path):
-    run = Run(tmp_path, disk_timeout_seconds=1.0)
-    with hung(tmp_path / CHECKPOINTS / LATEST):
-        with pytest.raises(UnavailableError, match="run: has not answered"):
-            run.keeper.begin()
-        run.keeper.close()
-
-
 def test_after_going_back_an_earlier_one_counts_again(run):
     run.write_all(step=STEP + 2)
     assert run.keeper.newest().step == STEP + 2
@@ -405,3 +357,12 @@ def test_at_the_end_so_many_stay_as_were_asked_for_and_all_along_where_nothing_i
             run.keeper.conclude()
         assert run.on_disk() == ["latest.json", f"step-{STEP:08d}"]
         run.keeper.close()
+
+
+@pytest.mark.parametrize("every_steps", [None, 5])
+def test_in_a_hurry_one_is_wanted_after_the_next_step_and_that_is_told_once(tmp_path, every_steps):
+    run = Run(tmp_path, every_steps=every_steps)
+    assert (run.keeper.every_steps, run.keeper.look()) == (every_steps, None)
+    run.keeper.hurry()
+    assert (run.keeper.every_steps, run.keeper.look(), run.keeper.look()) == (1, 1, None)
+    run.keeper.close()
