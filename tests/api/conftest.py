@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from api import assembly, logs
 from api.app import create_app
-from api.decisions import forkserver, warm
+from api.decisions import ahead, forkserver, warm
 from api.settings import Settings
 from tests.api.requests import new_job
 from tests.databases import KINDS, POSTGRESQL, SQLITE, PostgreSql, emptied, postgresql, prepare
@@ -43,6 +43,7 @@ def fork_server() -> Iterator[Lasting]:
     shared.fork(print).close()  # so that it is there before any test, and none is said to have left it
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assembly, "fork_server", lambda: shared)
+        patch.setattr(ahead, "NICENESS", 0)  # less urgent than tests that are less urgent already, it would take minutes
         yield shared
     forkserver.ForkServer.close(shared)
 

@@ -141,7 +141,7 @@ def test_a_plan_that_is_forgotten_while_its_approval_is_waited_for_is_asked_for_
         assert [record.event.worker for record in again] == ["w05"]
         proposed(client, 1)
         client.approve("job", 1, by="Ada")
-        assert asked.result(30).plan.generation == 1
+        assert asked.result(240.0).plan.generation == 1
 
 
 def proposed(client, generation):

@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium-headless-shell, or set KINTSUGI_CHROMIUM"),
 ]
 
-PATIENCE_MILLISECONDS = 30_000
+PATIENCE_MILLISECONDS = 120_000
 HOME = "/dashboard/jobs/rerouted"
 OVERLAY = "/dashboard/jobs/hospitals/overlay"
 PAGES = ("/dashboard", HOME, OVERLAY, f"{HOME}/schedule", f"{HOME}/why", f"{HOME}/history", f"{HOME}/whatif?fail=w00&slow=w02")

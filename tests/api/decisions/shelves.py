@@ -7,7 +7,7 @@ from planner.contingency import accepted
 from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """For all plans ahead of one job, in seconds."""
 
 

@@ -25,36 +25,33 @@ from tests.runtime.runs import eventually, leaves_nothing
 
 def test_the_newest_is_made_first_and_superseded_work_is_dropped(fork_server):
     shelf, taken, going_on = Memory(), threading.Event(), threading.Event()
-    ahead = Contingencies(shelf, fork_server, pair_work=0)
 
     def slow():
         taken.set()
         assert going_on.wait(PATIENCE)
         return base_of(generation=1)
 
-    ahead.start()
-    ahead.submit("old", slow)
-    assert taken.wait(PATIENCE)
-    ahead.submit("middle", lambda: base_of(generation=5))
-    ahead.submit("old", lambda: base_of(generation=2))
-    ahead.submit("new", lambda: base_of(generation=7))
-    going_on.set()
-    assert ahead.wait_until_idle(PATIENCE)
-    ahead.close()
+    with closing(Contingencies(shelf, fork_server, pair_work=0)) as ahead:
+        ahead.start()
+        ahead.submit("old", slow)
+        assert taken.wait(PATIENCE)
+        ahead.submit("middle", lambda: base_of(generation=5))
+        ahead.submit("old", lambda: base_of(generation=2))
+        ahead.submit("new", lambda: base_of(generation=7))
+        going_on.set()
+        assert ahead.wait_until_idle(PATIENCE)
     assert shelf.jobs == [("new", 7), ("old", 2), ("middle", 5)]
     for loss in losses(base_of(generation=2), 0):
         assert ahead.find("old", after(base_of(generation=2), loss)) is not None
 
 
 def test_single_losses_of_every_job_come_before_pairs_of_any(fork_server):
-    shelf = Memory()
-    ahead = Contingencies(shelf, fork_server, pair_work=1_000)
-    base = base_of(num_workers=20)
-    ahead.submit("older", lambda: base)
-    ahead.submit("newer", lambda: base)
-    ahead.start()
-    assert ahead.wait_until_idle(PATIENCE)
-    ahead.close()
+    shelf, base = Memory(), base_of(num_workers=20)
+    with closing(Contingencies(shelf, fork_server, pair_work=400)) as ahead:
+        ahead.submit("older", lambda: base)
+        ahead.submit("newer", lambda: base)
+        ahead.start()
+        assert ahead.wait_until_idle(PATIENCE)
     batches = [job for job, _ in shelf.jobs]
     assert batches.index("older") == 1  # its first batch is single losses, and the newer job has pairs to come
     assert batches[-1] == "older"
@@ -69,13 +66,12 @@ def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error, fork_serv
                 raise error
             super().put(job, generation, decided)
 
-    ahead = Contingencies(Broken(), fork_server, pair_work=0)
-    ahead.start()
-    ahead.submit("unlucky", base_of)
-    assert ahead.wait_until_idle(PATIENCE)
-    ahead.submit("lucky", base_of)
-    assert ahead.wait_until_idle(PATIENCE)
-    ahead.close()
+    with closing(Contingencies(Broken(), fork_server, pair_work=0)) as ahead:
+        ahead.start()
+        ahead.submit("unlucky", base_of)
+        assert ahead.wait_until_idle(PATIENCE)
+        ahead.submit("lucky", base_of)
+        assert ahead.wait_until_idle(PATIENCE)
     snapshot = after(base_of(), next(losses(base_of())))
     assert ahead.find("unlucky", snapshot) is None
     assert ahead.find("lucky", snapshot) is not None
@@ -83,20 +79,19 @@ def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error, fork_serv
 
 def test_the_end_of_the_process_that_plans_costs_no_plan(fork_server):
     shelf, ended = Memory(), []
-    maker = Contingencies(shelf, fork_server, pair_work=0)
-    assert making.make(maker._workshop, codec.dumps(base_of()), next(losses(base_of()))) is not None
+    with closing(Contingencies(shelf, fork_server, pair_work=0)) as maker:
+        assert making.make(maker._workshop, codec.dumps(base_of()), next(losses(base_of()))) is not None
 
-    def look():
-        for child in maker._workshop._helpers:
-            os.kill(child.pid, signal.SIGKILL)
-            assert not eventually(lambda: is_running(child.pid), lambda running: not running)  # noqa: B023
-            ended.append(child)
-        return base_of()
+        def look():
+            for child in maker._workshop._helpers:
+                os.kill(child.pid, signal.SIGKILL)
+                assert not eventually(lambda: is_running(child.pid), lambda running: not running)  # noqa: B023
+                ended.append(child)
+            return base_of()
 
-    maker.start()
-    maker.submit("job", look)
-    assert maker.wait_until_idle(PATIENCE)
-    maker.close()
+        maker.start()
+        maker.submit("job", look)
+        assert maker.wait_until_idle(PATIENCE)
     assert ended
     assert all(maker.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
 
@@ -157,11 +152,10 @@ def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch, for
 
     monkeypatch.setattr(shelf, what, away)
     monkeypatch.setattr(contingencies, "AGAIN_SECONDS", 0.01)
-    ahead = Contingencies(shelf, fork_server, pair_work=0)
-    ahead.start()
-    ahead.submit("job", base_of)
-    assert ahead.wait_until_idle(PATIENCE)
-    ahead.close()
+    with closing(Contingencies(shelf, fork_server, pair_work=0)) as ahead:
+        ahead.start()
+        ahead.submit("job", base_of)
+        assert ahead.wait_until_idle(PATIENCE)
     assert all(ahead.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
 
 
@@ -188,17 +182,16 @@ def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypat
 
 def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_place(fork_server):
     looks = []
-    ahead = Contingencies(Memory(), fork_server, pair_work=0, settling_seconds=0.05)
 
     def look(generation):
         looks.append(generation)
         return base_of(generation=generation)
 
-    ahead.start()
-    ahead.submit("llama", lambda: look(1))
-    ahead.submit("llama", lambda: look(2))
-    assert ahead.wait_until_idle(PATIENCE)
-    ahead.close()
+    with closing(Contingencies(Memory(), fork_server, pair_work=0, settling_seconds=0.05)) as ahead:
+        ahead.start()
+        ahead.submit("llama", lambda: look(1))
+        ahead.submit("llama", lambda: look(2))
+        assert ahead.wait_until_idle(PATIENCE)
     assert looks == [2]
 
 

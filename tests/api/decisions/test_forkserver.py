@@ -18,7 +18,7 @@ from tests.runtime.runs import children_of, eventually, leaves_nothing
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 @pytest.fixture

@@ -83,6 +83,11 @@ def test_errors_are_told_as_what_they_are(workshop):
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
+def test_others_go_before_what_can_wait(fork_server):
+    with closing(Workshop(1, fork_server, niceness=3)) as workshop:
+        assert workshop.do(os.nice, 0) == min(os.nice(0) + 3, 19)
+
+
 def test_an_answer_that_cannot_be_read_does_not_keep_the_process_from_the_next(without_collector, fork_server):
     with leaves_no_fork(fork_server):
         shop = Workshop(1, fork_server)

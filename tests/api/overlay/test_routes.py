@@ -92,8 +92,8 @@ def test_those_who_wait_are_told_of_the_next_generation(client):
         overlays = [threads.submit(client.get, OVERLAY, params=asked) for _ in range(2)]
         log = threads.submit(client.get, f"{OVERLAY}/log", params={"after": 4, "wait_seconds": 30})
         told = tell(client, "worker_draining", "drain", worker="w01")
-        assert [waited.result(30).json() for waited in overlays] == [told, told]
-        assert log.result(30).json()["entries"][0]["event"]["id"] == "drain"
+        assert [waited.result(240.0).json() for waited in overlays] == [told, told]
+        assert log.result(240.0).json()["entries"][0]["event"]["id"] == "drain"
     assert client.get(OVERLAY, params={"after_generation": 1, "wait_seconds": 30}).json() == told
 
 

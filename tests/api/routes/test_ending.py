@@ -96,7 +96,7 @@ def test_only_jobs_that_go_on_count_against_the_most_there_may_be(settings):
 
 def test_no_plans_are_made_ahead_for_a_job_that_ended(app, client, job):
     ahead, shelf = app.state.ahead, app.state.desk.service.store.shelf
-    assert ahead.wait_until_idle(60.0)
+    assert ahead.wait_until_idle(240.0)
     assert shelf.fingerprints("llama")
     client.post(ENDING, json=COMPLETED)
     assert not ahead.num_pending()

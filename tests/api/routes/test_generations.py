@@ -81,7 +81,7 @@ def test_a_job_that_is_not_there_holds_nothing(client):
 
 def test_plans_made_ahead_are_found_by_what_happened(app: FastAPI, client, job):
     desk = app.state.desk
-    assert desk.service.decider._ahead.wait_until_idle(60)
+    assert desk.service.decider._ahead.wait_until_idle(240.0)
     pages, cursor = [], None
     while not pages or cursor is not None:
         pages.append(client.get(f"{JOB}/contingencies", params={"limit": 5, **({"cursor": cursor} if cursor else {})}).json())
@@ -93,7 +93,7 @@ def test_plans_made_ahead_are_found_by_what_happened(app: FastAPI, client, job):
     assert found[fingerprint(after(base, lost))].plan == codec.decode(Decision, answer["decision"]).plan
     assert {page["generation"] for page in pages} == {1}
     client.post(REPORTS, json=report(1))
-    assert desk.service.decider._ahead.wait_until_idle(60)
+    assert desk.service.decider._ahead.wait_until_idle(240.0)
     later = client.get(f"{JOB}/contingencies").json()
     assert later["generation"] == 2
     assert not found.keys() & {told["fingerprint"] for told in later["contingencies"]}

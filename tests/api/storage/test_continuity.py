@@ -256,4 +256,4 @@ def test_an_overlay_is_the_one_that_is_there(archive, is_as_long_again):
         asked = {"after_generation": there["generation"], "wait_seconds": 20}
         with ThreadPoolExecutor(1) as thread:
             waited = thread.submit(client.get, OVERLAY, params=asked)
-            assert join(client, "w03", "w00") == waited.result(30).json()
+            assert join(client, "w03", "w00") == waited.result(240.0).json()

@@ -49,7 +49,7 @@ class Run:
 
     def settle(self) -> None:
         """What the keeper's thread was asked for is done."""
-        self.keeper._disk.do(lambda: None).result(30.0)
+        self.keeper._disk.do(lambda: None).result(240.0)
 
     def temporary(self, attempt: int = ATTEMPT, step: int = STEP) -> Path:
         return self.options.store.temporary(step, self.options.tag(attempt))
@@ -180,7 +180,7 @@ def test_what_a_checkpoint_cost_is_written_down_and_says_how_often_they_are_best
 
 def test_commits_are_taken_in_once_they_are_done(run):
     run.write_all()
-    run.keeper._commits[0].result(30.0)
+    run.keeper._commits[0].result(240.0)
     run.keeper.look()
     run.keeper.look()
     assert [record.step for record in run.keeper.costs.records] == [STEP]

@@ -59,7 +59,7 @@ def started(source, request_) -> Decider:
 
 
 def wait_for(decider: Decider):
-    assert decider.wake.poll(10)
+    assert decider.wake.poll(120.0)
     decider.wake.recv()
     return decider.finish()
 

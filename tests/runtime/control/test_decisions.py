@@ -134,13 +134,13 @@ def test_plans_that_need_approval_are_waited_for(job, url, client, monkeypatch):
             proposed(operator, job.name, 1)
             assert not asked.done()
             operator.approve(job.name, 1, by="Ada")
-            assert asked.result(30).plan.generation == 1
+            assert asked.result(240.0).plan.generation == 1
             source.applied(1)
             asked = thread.submit(source.after, [lost("w04", 1)])
             proposed(operator, job.name, 2)
             operator.refuse(job.name, 2, by="Ada", reason="the rack goes down tonight")
             with pytest.raises(InfeasibleError, match="the rack goes down tonight"):
-                asked.result(30)
+                asked.result(240.0)
 
 
 def proposed(client: Client, job: str, generation: int) -> None:

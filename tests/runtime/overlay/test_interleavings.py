@@ -22,7 +22,7 @@ from tests.runtime.overlay.crew import OPTIONS, Crew, wide
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_churn import check
 
-SHORT = replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=10.0, join_timeout_seconds=25.0)
+SHORT = replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=90.0, join_timeout_seconds=100.0)
 
 
 class SlowDesk(Desk):
@@ -39,7 +39,7 @@ class SlowDesk(Desk):
 def test_a_state_that_is_loaded_is_not_gone_on_with_from_the_step_of_another(monkeypatch, is_scheduler_slow):
     """The only source is lost while its state is loaded; the replication from another one begins before that is over."""
     crew = Crew(
-        SlowDesk(), replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=15.0, join_timeout_seconds=25.0), build=wide
+        SlowDesk(), replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=90.0, join_timeout_seconds=100.0), build=wide
     )
     load, opened, is_loading, others = TrainedState.load, arrival._TAKES[sources.OPEN], threading.Event(), threading.Event()
 
@@ -79,7 +79,7 @@ def test_a_state_that_is_loaded_is_not_gone_on_with_from_the_step_of_another(mon
     joiner = crew.start("d", ("a", "b"))
     assert is_loading.wait(120.0)
     crew.members["a"].strike()
-    joiner.await_steps(2, 30.0)
+    joiner.await_steps(2)
     crew.finish()
     check(crew)
 
@@ -124,7 +124,7 @@ def test_what_was_heard_of_the_dead_alone_is_void_once_the_others_settled(monkey
     assert is_held.wait(120.0)
     monkeypatch.setattr(Agent, "ready", ready)
     crew.members["a"].strike()
-    joiner.await_steps(2, 30.0)
+    joiner.await_steps(2)
     crew.finish()
     check(crew)
 
@@ -147,7 +147,7 @@ def test_a_joiner_asks_again_as_often_as_it_loses_track(monkeypatch):
     monkeypatch.setattr(Pursuit, "go_on", lose)
     monkeypatch.setattr(Agent, "ready", not_ready)
     joiner = crew.start("d", ("a", "b"))
-    joiner.await_steps(2, 30.0)
+    joiner.await_steps(2)
     crew.finish()
     check(crew)
     assert len(set(lost)) == 2
@@ -188,7 +188,7 @@ def test_sources_copy_the_same_step_though_one_was_handed_the_last_reduction(mon
     crew.members["a"].strike()
     crew.desk.until(lambda overlay: overlay.restarts > 0)
     monkeypatch.setattr(Agent, "ready", ready)
-    joiner.await_steps(2, 30.0)
+    joiner.await_steps(2)
     crew.finish()
     check(crew)
     assert crew.desk.num(OverlayEventKind.REPLICATION_REQUESTED) == 0
@@ -213,14 +213,14 @@ def test_a_source_that_has_just_joined_copies_the_same_step_as_the_others(monkey
     last = crew.start("e", ("a", "b", "d"))
     crew.desk.until(is_awaited)
     monkeypatch.setattr(Agent, "ready", ready)
-    last.await_steps(2, 30.0)
+    last.await_steps(2)
     crew.finish()
     check(crew)
     assert crew.desk.num(OverlayEventKind.REPLICATION_REQUESTED) == 0
 
 
 def test_a_worker_that_is_asked_to_leave_before_it_holds_the_state_goes(monkeypatch):
-    crew = Crew(options=replace(OPTIONS, join_timeout_seconds=25.0))
+    crew = Crew(options=replace(OPTIONS, join_timeout_seconds=100.0))
     put, is_met, may_go_on = sources._Stream._put, threading.Event(), threading.Event()
 
     def put_later(stream, kind, *arguments):
@@ -246,7 +246,7 @@ def test_a_worker_that_is_asked_to_leave_before_it_holds_the_state_goes(monkeypa
 
 def test_whom_a_state_came_from_is_known_though_all_of_it_came_at_once(monkeypatch):
     """Nobody looked after the sources before the state was there, and by then the replication is over."""
-    crew = Crew(options=replace(OPTIONS, reduction_timeout_seconds=10.0, join_timeout_seconds=25.0))
+    crew = Crew(options=replace(OPTIONS, reduction_timeout_seconds=90.0, join_timeout_seconds=100.0))
     go_on = Pursuit.go_on
 
     def not_before_it_counts(pursuit, overlay, arrival, number):
@@ -256,7 +256,7 @@ def test_whom_a_state_came_from_is_known_though_all_of_it_came_at_once(monkeypat
     crew.start("a").await_steps(1)
     monkeypatch.setattr(Pursuit, "go_on", not_before_it_counts)
     joiner = crew.start("d", ("a",))
-    joiner.await_steps(2, 30.0)
+    joiner.await_steps(2)
     crew.finish()
     check(crew)
 

@@ -97,7 +97,7 @@ def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
     assert up.get(timeout=240.0) == "a"
     other.disconnect(other.get("a"))
     assert lost.get(timeout=240.0) == ("b", 1, "link: the other end closed the connection")
-    assert one.await_none(30.0)
+    assert one.await_none(120.0)
     assert one.connect("b", address(other)).peer.number == 2
     assert lost.empty()
 

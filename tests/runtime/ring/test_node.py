@@ -188,9 +188,9 @@ def test_a_stranger_disturbs_nobody() -> None:
     with Ring(3) as ring:
         address = ring.nodes["a"]._links._addresses["b"]
         for said in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02\xfex", b"\x00\x00\x00\x03\x01{}"):
-            with socket.create_connection(address, 10) as stranger:
+            with socket.create_connection(address, 120.0) as stranger:
                 stranger.sendall(said)
-                stranger.settimeout(10)
+                stranger.settimeout(120.0)
                 assert stranger.recv(1) == b""
         assert all(heard.stopped == [] for heard in ring.heard.values())
 

@@ -44,7 +44,7 @@ def test_the_service_makes_the_same_plans_and_what_it_lacks_is_made_here(tmp_pat
         source = ServiceDecisions(client)
         decision = source.start(request_for(tiny_gpt(), 4, 1, min_dp=1))
         source.applied(0)
-        assert app.state.desk.service.decider._ahead.wait_until_idle(60)
+        assert app.state.desk.service.decider._ahead.wait_until_idle(240.0)
         course = replace(course_of(), decision=decision, applied=decision.plan)
         theirs = source.made_ahead(1)
         expected = {fingerprint(after(course.base(), loss)) for loss in losses(course.base())}

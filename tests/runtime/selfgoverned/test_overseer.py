@@ -106,7 +106,7 @@ def test_whoever_finds_no_plan_for_what_the_workers_did_is_named(decider, who):
     overseer = Overseer(request, Fleet(tiny_gpt, WorkerOptions()), decider, AgentOptions())
     decider.start(request)
     decider.submit([Roster(request).failed("w00")])
-    assert decider.wake.poll(30.0)
+    assert decider.wake.poll(120.0)
     with capture_logs() as logs:
         overseer._compare()
     overseer.close()

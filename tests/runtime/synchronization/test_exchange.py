@@ -19,7 +19,7 @@ def ends():
     opened = []
 
     def end(**options) -> Exchange:
-        exchange = Exchange("127.0.0.1", **{"largest_bytes": 100, "timeout_seconds": 5.0, "retry_seconds": 60.0, **options})
+        exchange = Exchange("127.0.0.1", **{"largest_bytes": 100, "timeout_seconds": 120.0, "retry_seconds": 600.0, **options})
         opened.append(exchange)
         return exchange
 
@@ -84,7 +84,7 @@ def test_too_large_a_message_is_cut_off(ends):
 def test_nonsense_ends_the_connection_and_nothing_else(ends):
     one, other = ends(), ends()
     other.serve(lambda _, content: bytearray(content))
-    with socket.create_connection(other.address, timeout=5.0) as stranger:
+    with socket.create_connection(other.address, timeout=120.0) as stranger:
         stranger.sendall(struct.pack("!BQ", 99, 0))
         assert stranger.recv(1) == b""
     assert asked(one, other) == b"abc"
@@ -107,7 +107,7 @@ def test_closing_frees_who_waits(ends):
         with connection:
             connection.recv(1)
             one.close()
-            thread.join(5.0)
+            thread.join(120.0)
     assert len(errors) == 1
     with pytest.raises(CommunicationError, match="closed"):
         one.ask(("127.0.0.1", 1), Kind.READ, bytearray(), memoryview(bytearray(3)))

@@ -361,5 +361,5 @@ def test_threads_end_with_the_training():
     before = set(threading.enumerate())
     trained(PairwiseAveraging, 2)
     for thread in set(threading.enumerate()) - before:
-        thread.join(5.0)
+        thread.join(120.0)
         assert not thread.is_alive(), thread.name

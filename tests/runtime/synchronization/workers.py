@@ -13,7 +13,7 @@ from torch import nn
 from kintsugi.runtime.synchronization import PeerTransport
 from restorer.gloo import connect
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 120.0
 
 
 class Link:
@@ -58,7 +58,7 @@ class Link:
                 fail(tensor)
             group.allreduce([tensor]).wait()
 
-        return PeerTransport(all_reduce, rank=rank, num_workers=size, **{"timeout_seconds": 5.0, **options})
+        return PeerTransport(all_reduce, rank=rank, num_workers=size, **{"timeout_seconds": PATIENCE_SECONDS, **options})
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:

@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a host that dies takes all its processes with it
     folder = Path(sys.argv[1])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     total = torch.ones(1)
     dist.all_reduce(total)
     life, rank, world = (os.environ[name] for name in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE"))

@@ -77,7 +77,7 @@ def test_a_state_that_is_none_of_torchs_is_refused(keys):
 
 @pytest.mark.processes
 def test_the_store_is_torchs_key_value_store(keys):
-    store = ServiceStore(keys, timeout_seconds=20.0)
+    store = ServiceStore(keys, timeout_seconds=120.0)
     store.set("a/b", "1")
     assert store.get("a/b") == b"1"
     assert store.add("count", 2) == 2
@@ -100,7 +100,7 @@ def test_counting_together_loses_nothing(url):
         for _ in range(2):
             own = Keys(url, "together")
             closing.callback(own.close)
-            stores.append(ServiceStore(own, timeout_seconds=20.0))
+            stores.append(ServiceStore(own, timeout_seconds=120.0))
         threads = [threading.Thread(target=lambda store=store: [store.add("count", 1) for _ in range(3)]) for store in stores]
         for thread in threads:
             thread.start()
@@ -129,7 +129,7 @@ class Forgetful(httpx2.HTTPTransport):
 def test_what_is_counted_counts_once_when_the_answer_is_lost(url):
     transport = Forgetful()
     with closing(Keys(url, "lost", transport=transport)) as keys:
-        store = ServiceStore(keys, timeout_seconds=20.0)
+        store = ServiceStore(keys, timeout_seconds=120.0)
         assert store.add("count", 1) == 1
         assert store.add("count", 1) == 2
         assert store.delete_key("count")

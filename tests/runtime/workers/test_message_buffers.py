@@ -21,7 +21,7 @@ from kintsugi.runtime.workers.state import ModelState
 from tests.builders import grid_plan
 from tests.runtime.jobs import profile_for
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 NUM_STEPS = 2
 
 
