@@ -5,7 +5,6 @@ names the path of what is wrong. Pydantic describes the same dataclasses, once s
 build its validators for every route would take a second of each start.
 """
 
-import json
 from collections.abc import Awaitable, Callable
 from email.message import Message
 from http import HTTPStatus
@@ -103,8 +102,8 @@ def decoded(decoder: Callable[[Any], T]) -> Callable[[Request], Awaitable[T]]:
 
     def decode(body: bytes) -> T:
         try:
-            data = json.loads(body, object_pairs_hook=codec.object_of)
-        except (ValueError, RecursionError) as error:
+            data = codec.parsed(body)
+        except ValueError as error:
             raise MalformedBodyError(f"is not JSON: {error}", field="body") from error
         return decoder(data)
 

@@ -6,7 +6,8 @@ files, the client, the wire between agent and workers, and digests.
 
 import hashlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,10 +60,28 @@ def loads(kind: type[T], text: str | bytes) -> T:
     if not text.strip():
         raise InvalidInputError("is not JSON: it is empty", field="document")
     try:
-        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=object_of)
-    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        data = parsed(text, parse_constant=_refuse_constant)
+    except ValueError as error:
         raise InvalidInputError(f"is not JSON: {error}", field="document") from error
     return decode(kind, data)
+
+
+def parsed(text: str | bytes, *, parse_constant: Callable[[str], float] | None = None) -> Any:
+    """The data that JSON text has; `parse_constant` is what `json.loads` takes.
+
+    Raises:
+        ValueError: it is not JSON, a field stands twice in one object, or it is nested deeper, or has longer numbers, than is read.
+    """
+    try:
+        return json.loads(text, parse_constant=parse_constant, object_pairs_hook=_object_of)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except ValueError as error:
+        if "set_int_max_str_digits" in str(error):
+            raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
+        raise
 
 
 def load(kind: type[T], path: str | Path, *, named: str = "") -> T:
@@ -106,8 +125,7 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object that JSON text has, for `json.loads`. Raises ValueError where a field stands twice."""
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]

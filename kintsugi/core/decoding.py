@@ -220,16 +220,21 @@ def _float(data: Any) -> float:
     return number
 
 
+_ARTICLES = {"list": "a", "object": "an"}
+"""Of containers, by what JSON calls them."""
+
+
 def wrong(value: Any, expected: str) -> InvalidInputError:
     """The error for a value that is not what is expected in its place."""
     told = shown(value)
-    return InvalidInputError(f"must be {expected}, not {json.dumps(told, default=str)[:80]}", value=told)
+    found = f"{_ARTICLES[told]} {told}" if isinstance(value, list | dict) else json.dumps(told, default=str)[:80]
+    return InvalidInputError(f"must be {expected}, not {found}", value=told)
 
 
 def shown(value: Any) -> Any:
-    """What an error carries of an offending value: a container by its type's name, a text by its beginning; JSON can say it."""
+    """What an error carries of an offending value: a container by what JSON calls it, a text by its beginning; JSON can say it."""
     if isinstance(value, list | dict):
-        return type(value).__name__
+        return "list" if isinstance(value, list) else "object"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value[:200] if isinstance(value, str) else value

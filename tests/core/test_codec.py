@@ -141,18 +141,25 @@ def test_errors_do_not_carry_large_values():
     assert caught.value.value == "list"
 
 
+@pytest.mark.parametrize(("data", "told"), [([1], "must be an integer, not a list"), ({}, "must be an integer, not an object")])
+def test_containers_are_called_what_json_calls_them(data, told):
+    with pytest.raises(InvalidInputError) as caught:
+        codec.decode(Inner, {"number": data})
+    assert caught.value.message == told
+
+
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
         ("", "is not JSON: it is empty"),
         (b" \n", "is not JSON: it is empty"),
         ("{", "is not JSON"),
-        (b"\xff\xfe\x00", "is not JSON"),
+        (b"\xff\xfe\x00", "is not JSON: it is not UTF-8"),
         ('{"number": NaN}', "NaN is no JSON number"),
         ('{"number": -Infinity}', "-Infinity is no JSON number"),
         ('{"number": 1, "number": 2}', "'number' stands twice"),
-        ("[" * 100_000, "is not JSON"),
-        ('{"number": ' + "9" * 5000 + "}", "is not JSON"),
+        ("[" * 100_000, "is not JSON: it is nested too deeply"),
+        ('{"number": ' + "9" * 5000 + "}", "is not JSON: a number has more than 4,300 digits"),
     ],
     ids=["empty", "blank", "open", "bytes", "nan", "infinity", "twice", "deep", "long integer"],
 )
