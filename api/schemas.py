@@ -1,6 +1,5 @@
 """Request bodies that the nouns do not already give."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as field_of
@@ -16,7 +15,6 @@ from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
 from kintsugi.simulator.rows import Row
 
 MOST_EVENTS = 10_000
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def cluster_of(cluster: Cluster | None, workers: int | None, workers_per_host: int) -> Cluster:
@@ -56,12 +54,8 @@ class NewJob:
     """Who has to approve plans, how long answers are waited for, which events are taken together; by default nobody and none."""
 
     def __post_init__(self) -> None:
-        if self.id is not None and not JOB_ID.fullmatch(self.id):
-            raise InvalidInputError(
-                "must be 1 to 100 letters, digits, dots, dashes and underscores, a letter or digit first",
-                field="id",
-                value=self.id[:200],
-            )
+        if self.id is not None:
+            checks.identifier("id", self.id)
         cluster_of(self.cluster, self.workers, self.workers_per_host)
         if self.settings.allows_follow_up:
             raise InvalidInputError(

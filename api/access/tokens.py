@@ -55,7 +55,7 @@ class NewToken:
         if not NAME.fullmatch(self.name) or not self.name.strip():
             raise InvalidInputError("must be 1 to 100 printable characters", field="name", value=self.name[:200])
         if self.job is not None:
-            checks.name("job", self.job)
+            checks.path_segment("job", self.job)
         if self.expires_in_seconds is not None:
             checks.positive("expires_in_seconds", self.expires_in_seconds)
             checks.seconds("expires_in_seconds", self.expires_in_seconds, at_most=LONGEST_LIFE_SECONDS)

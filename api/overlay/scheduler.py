@@ -17,8 +17,6 @@ from planner.overlay.topology import empty_overlay
 
 ATTEMPTS = 8
 """Of a write, where other processes on the same database are in its way."""
-PATH_SEGMENTS = (".", "..")
-"""What is left out of a URL before it is asked for."""
 REMEMBERED = 1_024
 """Overlays that are kept in memory."""
 
@@ -154,9 +152,7 @@ class Scheduler:
         return self._remember(job, written)
 
     def _beginning(self, job: str) -> Overlay:
-        checks.name("job", job)
-        if job in PATH_SEGMENTS:
-            raise InvalidInputError("is no name that a URL can hold", field="job", value=job)
+        checks.path_segment("job", job)
         if self.book.num_overlays() >= self._max_overlays:
             message = f"the service holds {self._max_overlays} overlays already; KINTSUGI_MAX_JOBS sets the limit"
             raise LimitReachedError(message, field="job", value=job)

@@ -5,7 +5,6 @@ import binascii
 from dataclasses import dataclass
 from enum import StrEnum
 
-from api.schemas import JOB_ID
 from api.webhooks.urls import split_url
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
@@ -68,12 +67,8 @@ class NewWebhook(WebhookTarget):
 
     def __post_init__(self) -> None:
         WebhookTarget.__post_init__(self)
-        if self.id is not None and not JOB_ID.fullmatch(self.id):
-            raise InvalidInputError(
-                "must be 1 to 100 letters, digits, dots, dashes and underscores, a letter or digit first",
-                field="id",
-                value=self.id[:200],
-            )
+        if self.id is not None:
+            checks.identifier("id", self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -80,9 +82,16 @@ def serve(
     check_certificate(settings)
     if settings.otel_endpoint is not None:
         require_opentelemetry()
-    _check_database(settings)
     allow_most()
-    app, listener = create_app(settings), _listener(settings)
+    with _bound(settings) as listener:
+        _check_database(settings)
+        app = create_app(settings)
+        _listen(listener, settings)
+        _run(app, listener, settings)
+
+
+def _run(app: FastAPI, listener: socket.socket, settings: Settings) -> None:
+    """Answer whoever connects until a signal comes."""
     config = uvicorn.Config(
         app,
         http=PromptProtocol,
@@ -100,11 +109,10 @@ def serve(
         signal.signal(number, _exit)
     sys.setswitchinterval(SWITCH_SECONDS)
     warming = threading.Thread(target=_warm_up, args=(settings,), name="warm-up", daemon=True)
-    with listener:
-        server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None), warming)
-        server.run(sockets=[listener])
-        if warming.is_alive():
-            warming.join(WARMING_SECONDS)
+    server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None), warming)
+    server.run(sockets=[listener])
+    if warming.is_alive():
+        warming.join(WARMING_SECONDS)
     if not server.started:
         raise UnavailableError("the service could not start; its log says why")
     if server.is_broken:
@@ -178,23 +186,32 @@ def _check_database(settings: Settings) -> None:
         store.close()
 
 
-def _listener(settings: Settings) -> socket.socket:
-    """A listening socket that names its protocol: only then does asyncio send answers without waiting (TCP_NODELAY)."""
-    try:
+def _bound(settings: Settings) -> socket.socket:
+    """A socket that has its address, and names its protocol: only then does asyncio send answers without waiting (TCP_NODELAY)."""
+    with ExitStack() as failed, _told_of(settings):
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+        bound = failed.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((settings.host, settings.port))
+        failed.pop_all()
+    return bound
+
+
+def _listen(bound: socket.socket, settings: Settings) -> None:
+    """Let clients connect: none does to a service that does not start."""
+    with _told_of(settings):
+        bound.listen(BACKLOG)
+
+
+@contextmanager
+def _told_of(settings: Settings) -> Iterator[None]:
+    """Has an error say where the service was to listen."""
+    try:
+        yield
     except (OSError, UnicodeError) as error:  # of which the latter is how names are refused that can be none
         cause = getattr(error, "strerror", None) or error
         reason = f"cannot listen on {settings.host} port {settings.port}: {cause}; choose another host or port"
         raise InvalidInputError(reason, field="port", value=settings.port) from error
-    return listener
 
 
 def _address(listener: socket.socket, *, is_secure: bool) -> str:

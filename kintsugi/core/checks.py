@@ -1,6 +1,7 @@
 """Invariants that the nouns state in their `__post_init__`."""
 
 import math
+import re
 from collections.abc import Callable, Collection, Hashable, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -28,6 +29,9 @@ LEAST_SPEED_RATIO, MOST_SPEED_RATIO = 1e-6, 1e6
 """A worker's credible speed beside that of the profile's device."""
 LONGEST_NAME = 200
 """Characters."""
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PATH_SEGMENTS = (".", "..")
+"""Which are left out of a URL before it is asked for."""
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
@@ -73,6 +77,21 @@ def name(field: str, value: str) -> None:
         raise InvalidInputError(f"must be a text, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
     if not 1 <= len(value) <= LONGEST_NAME or not value.isprintable():
         raise InvalidInputError(f"must be a name of 1 to {LONGEST_NAME} printable characters", field=field, value=value[:200])
+
+
+def path_segment(field: str, value: str) -> None:
+    """Require a name that can stand for itself between two slashes of a URL."""
+    name(field, value)
+    if "/" in value or value in _PATH_SEGMENTS:
+        message = "is no name that a URL can hold; choose one without slashes that is no . or .."
+        raise InvalidInputError(message, field=field, value=value)
+
+
+def identifier(field: str, value: str) -> None:
+    """Require an id of 1 to 100 letters, digits, dots, dashes and underscores, as who creates something may give it."""
+    if not _IDENTIFIER.fullmatch(value):
+        message = "must be 1 to 100 letters, digits, dots, dashes and underscores, a letter or digit first"
+        raise InvalidInputError(message, field=field, value=value[:200])
 
 
 def not_empty(field: str, value: Collection[object]) -> None:

@@ -244,6 +244,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path):
     assert result.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}" in result.stderr
     assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_host_that_cannot_be_one_is_told(tmp_path: Path, monkeypatch):

@@ -75,6 +75,20 @@ def test_a_name_is_a_text(value):
         checks.name("id", value)
 
 
+@pytest.mark.parametrize("value", ["a/b", "/", ".", ".."])
+def test_a_path_segment_is_a_name_that_a_url_can_hold(value):
+    checks.path_segment("job", "my job.1")
+    with refuses("job", value, "without slashes"):
+        checks.path_segment("job", value)
+
+
+@pytest.mark.parametrize("value", ["", ".a", "a b", "a/b", "ä", "x" * 101])
+def test_an_identifier_is_short_and_plain(value):
+    checks.identifier("id", "0a._-" + "x" * 95)
+    with refuses("id", value, "1 to 100 letters"):
+        checks.identifier("id", value)
+
+
 def test_a_choice_names_what_there_is():
     assert checks.choice(Policy, "policy", "fault_free") is Policy.FAULT_FREE
     with refuses("policy", "nonsense", "known ones: fault_free"):

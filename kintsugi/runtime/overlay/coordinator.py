@@ -93,7 +93,7 @@ class Coordinator:
     ) -> None:
         self.options = options or OverlayOptions()
         deadline = Deadline(self.options.join_timeout_seconds)
-        checks.name("job", job)
+        checks.path_segment("job", job)
         self.worker = worker if worker is not None else f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
