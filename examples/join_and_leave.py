@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 import kintsugi
-from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.overlay.data import PartySamples, SharedSamples
 
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES, BATCH_SIZE = 512, 16, 4, 32
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
         coordinator = kintsugi.Coordinator(
             model, optimizer, service=asked.service, job=asked.job, worker=asked.worker, neighbors=neighbors
         )
-    except KintsugiError as error:
+    except kintsugi.KintsugiError as error:
         sys.exit(f"{asked.worker} did not join: {error}")
     print(f"{asked.worker} joined at step {coordinator.step}", flush=True)
     while asked.num_steps is None or coordinator.step < asked.num_steps:
@@ -73,4 +72,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except kintsugi.GivenUpError as error:
+        sys.exit(f"the others go on without this worker: {error}")

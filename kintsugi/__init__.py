@@ -10,10 +10,14 @@ from kintsugi.core.version import __version__ as __version__
 if TYPE_CHECKING:
     from kintsugi.client import Client as Client
     from kintsugi.core.cluster import Cluster as Cluster
+    from kintsugi.core.errors import KintsugiError as KintsugiError
     from kintsugi.runtime.checkpoints.recording import CheckpointOptions as CheckpointOptions
     from kintsugi.runtime.faults import fail_at as fail_at
     from kintsugi.runtime.layer import Layer as Layer
     from kintsugi.runtime.models import TrainingJob as TrainingJob
+    from kintsugi.runtime.overlay.committed import GivenUpError as GivenUpError
+    from kintsugi.runtime.overlay.comparing import DisagreementError as DisagreementError
+    from kintsugi.runtime.overlay.comparing import WrongStateError as WrongStateError
     from kintsugi.runtime.overlay.coordinator import Coordinator as Coordinator
     from kintsugi.runtime.overlay.exits import capture_exit_event as capture_exit_event
     from kintsugi.runtime.overlay.options import OverlayOptions as OverlayOptions
@@ -24,14 +28,18 @@ _EXPORTS = {
     "Client": "kintsugi.client",
     "Cluster": "kintsugi.core.cluster",
     "Coordinator": "kintsugi.runtime.overlay.coordinator",
+    "DisagreementError": "kintsugi.runtime.overlay.comparing",
+    "GivenUpError": "kintsugi.runtime.overlay.committed",
+    "KintsugiError": "kintsugi.core.errors",
     "Layer": "kintsugi.runtime.layer",
     "OverlayOptions": "kintsugi.runtime.overlay.options",
     "TrainingJob": "kintsugi.runtime.models",
+    "WrongStateError": "kintsugi.runtime.overlay.comparing",
     "capture_exit_event": "kintsugi.runtime.overlay.exits",
     "fail_at": "kintsugi.runtime.faults",
     "train": "kintsugi.runtime.train",
 }
-"""What a trainer needs, by the module that defines it; loaded when it is first asked for."""
+"""What a trainer needs, and what it may have to catch, by the module that defines it; loaded when it is first asked for."""
 
 _COMPANIONS = ("api", "estimator", "planner", "restorer")
 

@@ -4,7 +4,7 @@ Memory and processors err in silence: what is no replica any more adds gradients
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kintsugi.core.errors import CommunicationError, ConflictError, some
@@ -54,12 +54,12 @@ class WrongPeersError(CommunicationError):
 class DisagreementError(ConflictError):
     """Workers hold different states, and nobody can tell whose is right: none of them goes on."""
 
-    def __init__(self, workers: Mapping[str, int] | Sequence[str], number: int | None = None) -> None:
-        """`workers`, with their incarnations where these are known, before reduction `number`."""
-        self.number, self.workers = number, workers
+    def __init__(self, workers: Iterable[str], lives: Mapping[str, int] | None = None, number: int | None = None) -> None:
+        """`workers`, and in which lives (their incarnations) before which reduction, where that is known."""
+        self.workers, self.lives, self.number = tuple(sorted(workers)), dict(lives or {}), number
         when = "" if number is None else f" before reduction {number}"
         super().__init__(
-            f"{some(sorted(workers))} do not hold the same{when}, and nobody can tell who is right: test their memory "
+            f"{some(self.workers)} do not hold the same{when}, and nobody can tell who is right: test their memory "
             "and processors, and begin again from a checkpoint of yours; where replicas are not meant to be equal (by an "
             "optimizer with a generator of its own), set compare_every_steps=None"
         )
@@ -78,7 +78,7 @@ class Comparison:
         """A neighbour tells that workers disagree; whether this one is meant, in this life."""
         lives: Mapping[str, Any] = message.fields["workers"]
         if lives.get(self._own.worker) == self._own.incarnation:
-            self._disagreement = DisagreementError(dict(lives), int(message.fields["number"]))
+            self._disagreement = DisagreementError(lives, lives, int(message.fields["number"]))
 
     def heed(self, overlay: Overlay) -> None:
         """The scheduler tells the same."""
@@ -120,7 +120,7 @@ class Comparison:
         wrong = _wrong(said)
         own = self._own.worker
         if wrong is None:
-            self._disagreement = DisagreementError({worker: one.incarnation for worker, one in said.items()}, number)
+            self._disagreement = DisagreementError(said, {worker: one.incarnation for worker, one in said.items()}, number)
             raise self._disagreement
         if own in wrong:
             why = _WRONG if said[own].is_witness else _WRONG_COPY

@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping
 
 import structlog
 
@@ -156,8 +155,8 @@ class Member:
         if self.agent.closing.is_set():
             return
         own, lives = self.agent.identity, {}
-        if isinstance(error, DisagreementError) and isinstance(error.workers, Mapping):
-            lives = dict(error.workers)
+        if isinstance(error, DisagreementError) and error.lives:
+            lives = error.lives
             for neighbor in self._links.up:
                 self._links.tell(neighbor, DISAGREE, {"number": error.number, "workers": lives})
         self._links.await_sent(_LAST_WORD_SECONDS)  # the others are to hear what this one has heard

@@ -256,8 +256,9 @@ def test_a_disagreement_is_of_those_who_were_in_it_in_their_lives_of_then():
         one = comparison("a", 5)
         one.hear("b", Message(Channel.CONTROL, "disagree", {"number": 9, "workers": lives}))
         if is_meant:
-            with pytest.raises(DisagreementError, match="a, b do not hold the same before reduction 9"):
+            with pytest.raises(DisagreementError, match="a, b do not hold the same before reduction 9") as raised:
                 one.require_agreement()
+            assert (raised.value.workers, raised.value.lives, raised.value.number) == (("a", "b"), lives, 9)
         else:
             one.require_agreement()
 
