@@ -86,7 +86,7 @@ def train(
         faults: strikes against the workers of the cluster, for trying out what happens; those against workers that join later
             are said in `options.worker.faults`.
         options: patience and worker options.
-        observer: called after every change with the agent.
+        observer: called after every change with the agent, which waits for it to return.
         run: folder for journals and checkpoints; a job that ended early goes on from the newest one in it. Null: none of either.
         checkpoints: when and how they are written; as often as is best for what they cost by default.
         trace: folder for the measured times of actions, which `kintsugi trace --run` shows; those of the n-th life of a run are

@@ -38,7 +38,12 @@ class RecoveryTimeline:
         return self.failed_at if self.failed_at is not None else self.detected_at
 
     def phase_seconds(self) -> dict[str, float]:
-        """Seconds from the failure to the end of each phase that came to its end."""
+        """Seconds from the failure to the end of each phase that came to its end.
+
+        `detected`: the agent knows of it; `planned`: the plan is there; `quiesced`: all survivors have stopped;
+        `regrouped`: the next generation's groups are built; `transferred`: every layer is where the plan wants it; `resumed`: all
+        train again; `first_step`: a step is committed.
+        """
         instants = {
             "detected": self.detected_at,
             "planned": self.planned_at,
