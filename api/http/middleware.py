@@ -5,6 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
+from anyio import move_on_after
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
@@ -15,9 +16,12 @@ from api.metrics import Metrics
 from api.problems import REQUEST_ID, BodyTooLargeError, problem_of
 from api.spans import span
 
+LINGERING_SECONDS, LINGERING_BYTES = 2.0, 2**28
+"""What is still taken from a client that sends too much, so that it comes to read why it is refused."""
+
 
 class BodyLimit:
-    """Refuses bodies above `max_body_bytes` before or while they arrive, never after."""
+    """Refuses bodies above `max_body_bytes`; nothing of them is kept, whatever still arrives."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app
@@ -28,8 +32,11 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        declared = Headers(scope=scope).get("content-length", "0")
+        headers = Headers(scope=scope)
+        declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared[:18]) > self._max_body_bytes:
+            if "expect" not in headers:  # who asks first sends nothing before it is answered
+                await _linger(receive)
             response = problem_of(self._too_large(), instance=scope["path"])
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
@@ -44,6 +51,7 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_body_bytes:
+                await _linger(receive)
                 raise self._too_large()
             return message
 
@@ -52,6 +60,17 @@ class BodyLimit:
     def _too_large(self) -> BodyTooLargeError:
         message = f"must be at most {self._max_body_bytes} bytes; KINTSUGI_MAX_BODY_BYTES sets the limit"
         return BodyTooLargeError(message, field="body")
+
+
+async def _linger(receive: Receive) -> None:
+    """Take what is still sent, for a while: where a connection is closed over it, the answer is lost with what was not read."""
+    left = LINGERING_BYTES
+    with move_on_after(LINGERING_SECONDS):
+        while left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if not message.get("more_body", False):
+                return
 
 
 class Observation:

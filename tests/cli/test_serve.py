@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -235,6 +237,18 @@ def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows
     assert (stops["event"], stops["level"]) == ("stops", "info")
     assert (line["logger"], line["level"]) == ("uvicorn.error", "error")
     assert "Cancel 1 running task" in line["event"]
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_who_sends_too_much_without_looking_up_reads_why_it_is_refused(tmp_path: Path, is_chunked):
+    body = b" " * 40_000_000  # more than sockets hold, so that a service that reads nothing resets the connection
+    with service(tmp_path / "kintsugi.sqlite3") as process:
+        connection = HTTPConnection(urlsplit(process.url).netloc, timeout=240.0)
+        with closing(connection):
+            sent = (body[:1_000_000] for _ in range(40)) if is_chunked else body
+            connection.request("POST", "/v1/jobs", sent, {"Content-Type": "application/json"}, encode_chunked=is_chunked)
+            answer = connection.getresponse()
+            assert (answer.status, json.load(answer)["error"]["code"]) == (413, "body_too_large")
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path):

@@ -2,11 +2,14 @@
 
 import json
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from api.http import middleware
+from api.http.middleware import LINGERING_BYTES, BodyLimit
 from api.texts import LONGEST_TEXT
 from kintsugi.core import codec
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job
@@ -88,7 +91,39 @@ async def test_a_huge_body_is_not_taken_in(app, declared):
     async with app.router.lifespan_context(app):
         await app({**scope, "asgi": {"version": "3.0"}, "root_path": ""}, receive, send)
     assert sent[0]["status"] == 413
-    assert taken <= (0 if declared else 11)
+    assert taken <= LINGERING_BYTES // 100_000 + 12
+
+
+@pytest.mark.anyio
+async def test_who_asks_before_it_sends_too_much_is_answered_at_once():
+    async def receive():
+        raise AssertionError("nothing comes before the answer")
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"content-length", b"100000000"), (b"expect", b"100-continue")]
+    await BodyLimit(receive, 1_000)({"type": "http", "path": EVENTS, "headers": headers}, receive, send)
+    assert sent[0]["status"] == 413
+
+
+@pytest.mark.anyio
+async def test_a_client_that_sends_too_much_slowly_is_not_listened_to_for_long(monkeypatch):
+    monkeypatch.setattr(middleware, "LINGERING_SECONDS", 0.01)
+    sent = []
+
+    async def receive():
+        await anyio.sleep(0.001)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"content-length", b"100000000")]
+    await BodyLimit(receive, 1_000)({"type": "http", "path": EVENTS, "headers": headers}, receive, send)
+    assert sent[0]["status"] == 413
 
 
 @pytest.mark.parametrize(
