@@ -18,7 +18,9 @@ from api.decisions.forkserver import CLOSING_SECONDS, ForkServer
 from kintsugi.core.errors import KintsugiError, UnavailableError, error_from
 
 LONGEST_SECONDS = 600.0
-"""For one piece of work, and for a process to begin."""
+"""For one piece of work."""
+BEGINNING_SECONDS = 600.0
+"""For a process to begin."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -158,7 +160,7 @@ class Workshop:
 
     def _welcome(self, helper: "_Helper") -> None:
         try:
-            helper.pid = helper.answer()
+            helper.pid = helper.answer(BEGINNING_SECONDS)
         except (EOFError, OSError, TimeoutError):
             self._dismiss(helper, was_ready=False)
             return
@@ -201,16 +203,16 @@ class _Helper:
     def ask(self, *task: Any) -> Any:
         """What the process returns for a task; raises as `answer` does."""
         self.fork.connection.send(task)
-        return self.answer()
+        return self.answer(LONGEST_SECONDS)
 
-    def answer(self) -> Any:
-        """What the process sends next.
+    def answer(self, seconds: float) -> Any:
+        """What the process sends within so many seconds.
 
         Raises:
             EOFError: it ended.
             TimeoutError: it sends nothing.
         """
-        if not self.fork.connection.poll(LONGEST_SECONDS):
+        if not self.fork.connection.poll(seconds):
             raise TimeoutError
         return self.fork.connection.recv()
 
