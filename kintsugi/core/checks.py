@@ -94,6 +94,19 @@ def identifier(field: str, value: str) -> None:
         raise InvalidInputError(message, field=field, value=value[:200])
 
 
+def instance(field: str, value: object, kind: type, *, hint: str = "") -> None:
+    """Require an object of a class; `hint` says how it is given where another is given easily."""
+    if not isinstance(value, kind):
+        way_out = f": {hint}" if hint else ""
+        raise InvalidInputError(f"must be of {kind.__name__}, not {_told(value)}{way_out}", field=field, value=_told(value))
+
+
+def flag(field: str, value: bool) -> None:
+    """Require true or false: everything else is one of them to Python, a text of any words is true."""
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"must be True or False, not {_told(value)}", field=field, value=_told(value))
+
+
 def not_empty(field: str, value: Collection[object]) -> None:
     """Require at least one item."""
     if not value:
@@ -213,3 +226,7 @@ def _shown(value: float) -> float | str:
 
 def _worded(value: float) -> float | str:
     return repr(value)[:200] if isinstance(value, str) else _shown(value)
+
+
+def _told(value: object) -> str:
+    return repr(value)[:200]

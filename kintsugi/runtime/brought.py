@@ -115,8 +115,6 @@ def built(name: str, build: Callable[[], object]) -> nn.Module:
         InvalidInputError: `build` makes none, one that it or another one made before, or one with complex numbers, sparse
             gradients, or parameters without a size.
     """
-    if isinstance(build, nn.Module):
-        raise InvalidInputError(f"of layer {name!r} is a module; give what makes one, as its class", field="build", value=name)
     module = build()
     if not isinstance(module, nn.Module):
         raise InvalidInputError(f"of layer {name!r} makes a {type(module).__name__}, no module", field="build", value=name)

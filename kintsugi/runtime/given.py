@@ -39,11 +39,12 @@ def real_type(value: torch.dtype) -> None:
         )
 
 
-def function(field: str, value: object) -> None:
-    """Require something that can be called.
+def function(field: str, value: object, *, hint: str = "") -> None:
+    """Require something that can be called; `hint` says how it is given where something else is given easily.
 
     Raises:
         InvalidInputError: it cannot.
     """
     if not callable(value):
-        raise InvalidInputError(f"must be a function, not {value!r}", field=field, value=repr(value))
+        way_out = f": {hint}" if hint else ""
+        raise InvalidInputError(f"must be a function, not {repr(value)[:200]}{way_out}", field=field, value=repr(value)[:200])

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
@@ -23,3 +26,16 @@ class Layer:
 
     A parameter that a module has under several names is called by the first of them here; the tie goes for all of them.
     """
+
+    def __post_init__(self) -> None:
+        checks.name("name", self.name)
+        if isinstance(self.build, nn.Module):
+            told = f"of layer {self.name!r} is a module; give what makes one, as its class"
+            raise InvalidInputError(told, field="build", value=self.name)
+        if not callable(self.build):
+            told = f"of layer {self.name!r} is a {type(self.build).__name__}; give a function that makes a module"
+            raise InvalidInputError(told, field="build", value=self.name)
+        if isinstance(self.inputs, str) or not all(isinstance(name, str) for name in self.inputs):
+            message = f"must be names of fields, as in inputs=('tokens',), not {self.inputs!r}"
+            raise InvalidInputError(f"of layer {self.name!r} {message}", field="inputs", value=repr(self.inputs))
+        checks.instance("tied", self.tied, Mapping, hint="say tied={'weight': 'embedding.weight'}")

@@ -76,6 +76,9 @@ class TrainingJob:
     same numbers. A layer must give the same whenever it is given the same and draws the same."""
 
     def __post_init__(self) -> None:
+        checks.instance("layers", self.layers, Sequence)
+        for index, layer in enumerate(self.layers):
+            checks.instance(f"layers[{index}]", layer, Layer, hint="say kintsugi.Layer(name=..., build=...)")
         names = [layer.name for layer in self.layers]
         if not names or len(set(names)) != len(names):
             raise InvalidInputError("must be at least one layer, each with a name of its own", field="layers", value=names)
@@ -96,6 +99,7 @@ class TrainingJob:
 
     def _check_values(self) -> None:
         checks.whole("seed", self.seed)
+        checks.flag("recomputes_activations", self.recomputes_activations)
         gradient_limit(self.max_grad_norm)
         real_type(self.dtype)
         function("optimizer", self.optimizer)
@@ -197,15 +201,24 @@ def noted(where: str) -> Iterator[None]:
         raise
 
 
+def require_fields(layer: Layer, batch: Batch) -> None:
+    """Require the fields that a layer asks for.
+
+    Raises:
+        InvalidInputError: the data set does not give one.
+    """
+    for name in layer.inputs:
+        if name not in batch:
+            raise InvalidInputError(f"layer {layer.name!r} wants it; the data set gives {', '.join(batch)}", field=name)
+
+
 def run_layer(layer: Layer, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
     """One layer's forward pass.
 
     Raises:
         InvalidInputError: the layer asks for a field that the data set does not give, or does not return tensors.
     """
-    for name in layer.inputs:
-        if name not in batch:
-            raise InvalidInputError(f"layer {layer.name!r} wants it; the data set gives {', '.join(batch)}", field=name)
+    require_fields(layer, batch)
     return output_tensors(module(*activations, **{name: batch[name] for name in layer.inputs}), layer.name)
 
 
@@ -315,6 +328,7 @@ def model_shape(job: TrainingJob) -> ModelShape:
 def _followed(job: TrainingJob, index: int, activations: Activations, batch: Batch) -> tuple[nn.Module, Activations]:
     """The module and the outputs of a layer, as shapes alone."""
     layer = job.layers[index]
+    require_fields(layer, batch)
     seed_generators(job, 0, index)
 
     def forward(module: nn.Module, own: Activations, fields: Batch) -> Activations:
@@ -326,7 +340,7 @@ def _followed(job: TrainingJob, index: int, activations: Activations, batch: Bat
         layer.build,
         forward,
         activations,
-        {name: batch[name] for name in layer.inputs if name in batch},
+        {name: batch[name] for name in layer.inputs},
         dtype=job.dtype,
         device=torch.device(job.device),
     )

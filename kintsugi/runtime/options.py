@@ -67,10 +67,16 @@ class WorkerOptions:
     """
 
     def __post_init__(self) -> None:
-        if self.transport not in set(TransportKind):
-            known = ", ".join(TransportKind)
-            raise InvalidInputError(f"is no transport; known ones: {known}", field="transport", value=self.transport)
-        object.__setattr__(self, "transport", TransportKind(self.transport))
+        checks.name("address", self.address)
+        for field_name in ("addresses", "devices"):
+            checks.instance(field_name, getattr(self, field_name), Mapping, hint="what each worker has, by its name")
+            for worker, own in getattr(self, field_name).items():
+                checks.name(f"{field_name}.{worker}", own)
+        checks.count("num_threads", self.num_threads)
+        for field_name in ("heartbeat_seconds", "connect_timeout_seconds", "operation_timeout_seconds"):
+            checks.positive(field_name, getattr(self, field_name))
+        checks.instance("ring", self.ring, RingOptions)
+        checks.settle_choice(self, TransportKind, "transport")
         if self.compare_every_steps is not None:
             checks.count("compare_every_steps", self.compare_every_steps)
 
@@ -132,3 +138,29 @@ class AgentOptions:
     """Attempts in a row without a loss or a step between them after which the job stops."""
     decision_timeout_seconds: float = 300.0
     """For the service to answer a failure; it may be restarting, or a proxy answer in its place. At a job's end it gets 6 s."""
+
+    def __post_init__(self) -> None:
+        checks.instance("worker", self.worker, WorkerOptions)
+        checks.settle_choice(self, Governance, "governance")
+        for field_name in _PATIENCE:
+            checks.positive(field_name, getattr(self, field_name))
+        checks.non_negative("link_grace_seconds", self.link_grace_seconds)
+        checks.count("max_idle_attempts", self.max_idle_attempts)
+        own, theirs = self.heartbeat_timeout_seconds, self.worker.heartbeat_seconds
+        if own < 2 * theirs:
+            message = f"must be at least twice worker.heartbeat_seconds ({theirs:g}): one late sign of life is no loss"
+            raise InvalidInputError(message, field="heartbeat_timeout_seconds", value=own)
+
+
+_PATIENCE = (
+    "start_timeout_seconds",
+    "heartbeat_timeout_seconds",
+    "stopped_timeout_seconds",
+    "quiesce_timeout_seconds",
+    "prepare_timeout_seconds",
+    "checkpoint_timeout_seconds",
+    "stall_timeout_seconds",
+    "probe_timeout_seconds",
+    "collect_timeout_seconds",
+    "decision_timeout_seconds",
+)

@@ -18,6 +18,7 @@ from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.asked import cluster_of, faults_of, options_of, require_degrees, require_kinds
 from kintsugi.runtime.brought import finite_factor, require_importable
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
@@ -27,6 +28,7 @@ from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.faults import Fault, require_struck
 from kintsugi.runtime.forking import PLANNER, preload
+from kintsugi.runtime.given import function
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob, made
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
@@ -102,18 +104,30 @@ def train(
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """
+    cluster, faults, options = cluster_of(workers), faults_of(faults), options_of(options)
+    require_degrees(dp=dp, pp=pp)
+    require_kinds(
+        name=name,
+        profile=profile,
+        service=service,
+        handling=handling,
+        ranges=ranges,
+        observer=observer,
+        run=run,
+        checkpoints=checkpoints,
+        trace=trace,
+    )
     job = _job_of(make_job)
     require_device(job.device)
     if profile is not None:
         _require_layers(profile, job)
     name, life = name or f"job-{uuid4().hex[:12]}", 1
-    cluster = _cluster_of(workers)
     if service is not None:
         checked_address(service, "service")
     settings = JobSettings(
         num_microbatches=job.num_microbatches,
         mtbf_seconds=mtbf_seconds,
-        policy=_mending(policy, has_folder=run is not None or (options is not None and options.worker.run is not None)),
+        policy=_mending(policy, has_folder=run is not None or options.worker.run is not None),
         ranges=ranges or Ranges(),
     )
     options = _options(options, membership, faults, trace)
@@ -131,8 +145,6 @@ def train(
     with ending_in_order(), ExitStack() as held:
         if run is not None:
             held.enter_context(_folder_for(Path(run), options))
-        elif checkpoints is not None:
-            raise InvalidInputError("need a folder: say run=...", field="checkpoints")
         profile = profile or profile_job(make_job, name=name, num_workers=len(names), workers_per_device=sharers)
         if run is not None:
             recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
@@ -192,6 +204,7 @@ def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:
     Raises:
         InvalidInputError: they cannot, it makes no job, or the learning rate is wrong from the first step on.
     """
+    function("make_job", make_job, hint="give the function that makes the job, at the top level of a module, not what it returns")
     require_importable(make_job)
     job: object = made(make_job)
     if not isinstance(job, TrainingJob):
@@ -214,10 +227,9 @@ def _require_layers(profile: Profile, job: TrainingJob) -> None:
 
 
 def _options(
-    options: AgentOptions | None, membership: Governance | str | None, faults: Sequence[Fault], trace: str | Path | None
+    options: AgentOptions, membership: Governance | str | None, faults: Sequence[Fault], trace: str | Path | None
 ) -> AgentOptions:
     """The caller's options with what has arguments of its own; whatever the fork server has to know is told before it starts."""
-    options = options or AgentOptions()
     if membership is not None:
         options = replace(options, governance=checks.choice(Governance, "membership", membership))
     if options.governance is Governance.RING:
@@ -263,19 +275,6 @@ def _run(
         return agent.run()
 
 
-def _cluster_of(workers: int | Cluster) -> Cluster:
-    """The cluster itself, or one of so many equal workers.
-
-    Raises:
-        InvalidInputError: it is neither a cluster nor a whole number above 0.
-    """
-    if isinstance(workers, Cluster):
-        return workers
-    if not isinstance(workers, int) or workers < 1:
-        raise InvalidInputError(f"must be a whole number above 0 or a Cluster, not {workers!r}", field="workers", value=workers)
-    return Cluster.uniform(workers)
-
-
 def _starting_plan(profile: Profile, cluster: Cluster, settings: JobSettings, dp: int | None, pp: int | None) -> Plan | None:
     """The fault-free plan of the asked degrees; None leaves both to whoever decides."""
     if dp is None and pp is None:
@@ -283,5 +282,5 @@ def _starting_plan(profile: Profile, cluster: Cluster, settings: JobSettings, dp
     ranges = Ranges(min_dp=dp or 1, max_dp=dp, min_pp=pp or 1, max_pp=pp)
     asked = replace(settings, ranges=ranges, policy=None)
     alive = tuple(worker.id for worker in cluster.workers)
-    with told_as({"min_dp": "dp", "min_pp": "pp"}):
+    with told_as({"min_dp": "dp", "max_dp": "dp", "min_pp": "pp", "max_pp": "pp"}):
         return replan(Snapshot(profile=profile, cluster=cluster, settings=asked, plan=None, alive=alive, generation=0)).plan

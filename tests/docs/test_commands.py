@@ -27,7 +27,7 @@ STARTING_WORKERS = ("python examples/", "python -m benchmarks.membership", "kint
 NEEDS_DEVICE = "--device cuda"
 """Commands that are refused, with the reason, where torch finds none."""
 FOR_A_SHELL = re.compile(r"[|&;<>$*?`]")
-PATIENCE_SECONDS = 280.0
+PATIENCE_SECONDS = 380.0
 """Most of these commands run beside tests that go first."""
 NOT_COPIED = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "runs", "*.sqlite3*")
 

@@ -2,19 +2,114 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.handling import Handling
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
+from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.train import train
 from tests.core.refusals import refuses
 from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
 
 
-@pytest.mark.parametrize("workers", ["4", 2.5, 0, -1, None])
+@pytest.mark.parametrize("workers", ["4", 2.5, 0, -1, None, True])
 def test_workers_are_a_whole_number_or_a_cluster(workers):
     with refuses("workers", workers, "whole number"):
         train(tiny_gpt, workers=workers, dp=2, pp=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"dp": 0}, "dp: must be a whole number above 0, not 0"),
+        ({"pp": "2"}, "pp: must be a whole number above 0, not '2'"),
+        ({"pp": 99}, "pp: "),
+        ({"faults": None}, "faults: must be a list, as in faults=[kintsugi.fail_at(3, 'w01')], not None"),
+        ({"faults": fail_at(1, "w00")}, "faults: must be a list"),
+        ({"options": WorkerOptions()}, "options: must be of AgentOptions, not WorkerOptions("),
+        ({"options": 3}, "say options=AgentOptions(worker=WorkerOptions(...))"),
+        ({"observer": 3}, "observer: must be a function of the agent, not 3"),
+        ({"ranges": 3}, "ranges: must be of Ranges, not 3"),
+        ({"profile": "gpt.json"}, "kintsugi.core.codec.load reads one from a file"),
+        ({"checkpoints": CheckpointOptions()}, "checkpoints: need a folder: say run=..."),
+        ({"checkpoints": 3}, "checkpoints: must be of CheckpointOptions, not 3"),
+        ({"run": ""}, "run: must be the path of a folder, not ''; '.' is the current one"),
+        ({"trace": 3}, "trace: must be the path of a folder, not 3"),
+        ({"name": ""}, "name: must be a name of 1 to 200"),
+        ({"handling": 3}, "handling: must be of Handling, not 3"),
+        ({"handling": Handling()}, "handling: is what a service is asked for: say service=..., or leave it out"),
+        ({"membership": "rings"}, "membership: is no membership; known ones: agent, ring"),
+    ],
+)
+def test_an_argument_of_another_kind_is_told_with_its_name(given, told):
+    with pytest.raises(InvalidInputError) as caught:
+        train(tiny_gpt, **{"workers": 4, "profile": profile_for(tiny_gpt()), **given})
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("make_job", [None, tiny_gpt()])
+def test_what_is_no_function_makes_no_job(make_job):
+    with pytest.raises(InvalidInputError, match=r"make_job: must be a function, not .*: give the function that makes the job"):
+        train(make_job, workers=2)
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(AgentOptions) if field.name.endswith("timeout_seconds")])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), "5", None])
+def test_patience_is_a_number_above_0(field, value):
+    with pytest.raises(InvalidInputError) as caught:
+        AgentOptions(**{field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"governance": "x"}, "governance: is no governance; known ones: agent, ring"),
+        ({"worker": 3}, "worker: must be of WorkerOptions, not 3"),
+        ({"max_idle_attempts": 0}, "max_idle_attempts: must be a whole number above 0"),
+        ({"link_grace_seconds": -1}, "link_grace_seconds: must be a finite number of at least 0"),
+        (
+            {"worker": WorkerOptions(heartbeat_seconds=3.0)},
+            "heartbeat_timeout_seconds: must be at least twice worker.heartbeat_seconds (3)",
+        ),
+    ],
+)
+def test_options_of_the_agent_that_cannot_be_are_refused(said, told):
+    with pytest.raises(InvalidInputError) as caught:
+        AgentOptions(**said)
+    assert told in str(caught.value)
+
+
+def test_governance_may_be_said_in_words():
+    assert AgentOptions(governance="ring").governance is Governance.RING
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"heartbeat_seconds": float("nan")}, "heartbeat_seconds"),
+        ({"heartbeat_seconds": "x"}, "heartbeat_seconds"),
+        ({"connect_timeout_seconds": 0}, "connect_timeout_seconds"),
+        ({"operation_timeout_seconds": -3}, "operation_timeout_seconds"),
+        ({"num_threads": 0}, "num_threads"),
+        ({"num_threads": "x"}, "num_threads"),
+        ({"address": ""}, "address"),
+        ({"addresses": ["x"]}, "addresses"),
+        ({"addresses": {"w00": 3}}, "addresses.w00"),
+        ({"devices": {"w00": 3}}, "devices.w00"),
+        ({"ring": 3}, "ring"),
+        ({"transport": "tcp"}, "transport"),
+        ({"compare_every_steps": 0}, "compare_every_steps"),
+    ],
+)
+def test_options_of_workers_that_cannot_be_are_refused(said, field):
+    with pytest.raises(InvalidInputError) as caught:
+        WorkerOptions(**said)
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(

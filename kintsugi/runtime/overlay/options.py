@@ -62,8 +62,11 @@ class OverlayOptions:
     """Whether SIGINT and SIGTERM ask for a leave (first time; the second has its usual effect). Only from the main thread."""
 
     def __post_init__(self) -> None:
+        checks.settle_choice(self, Replicated, "replicated")
+        for field in ("averages_buffers", "copies_whole_state", "reads_signals"):
+            checks.flag(field, getattr(self, field))
         for field in ("chunk_bytes", "window_bytes", "max_waiting_bytes", "max_neighbors"):
-            checks.positive(field, getattr(self, field))
+            checks.count(field, getattr(self, field))
         if self.compare_every_steps is not None:
             checks.count("compare_every_steps", self.compare_every_steps)
         for field in _SECONDS:

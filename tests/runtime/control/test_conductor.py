@@ -139,7 +139,7 @@ def test_a_plan_for_workers_that_are_not_here_is_asked_for_again_without_them():
 
 
 def test_attempts_with_the_same_workers_come_to_an_end():
-    options = AgentOptions(link_grace_seconds=0.0, probe_timeout_seconds=0.0, max_idle_attempts=3)
+    options = AgentOptions(link_grace_seconds=0.0, probe_timeout_seconds=1e-9, max_idle_attempts=3)
 
     def breaks(ensemble: Ensemble) -> bool:
         """In every attempt a message fails before a step is done."""

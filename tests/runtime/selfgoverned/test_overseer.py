@@ -42,12 +42,12 @@ def decider(request) -> Iterator[Decider]:
 
 @pytest.mark.parametrize("decider", [LocalDecisions], indirect=True)
 def test_who_does_not_start_is_named(decider):
-    options = AgentOptions(start_timeout_seconds=0.0)
+    options = AgentOptions(start_timeout_seconds=1e-9)
     fleet = Fleet(tiny_gpt, WorkerOptions())
     fleet.handles = {"w01": SimpleNamespace(worker="w01", started_at=None, created_at=0.0)}
     overseer = Overseer(gpt_request(1, 1), fleet, decider, options)
     for require in (overseer._require_life, partial(Patience(options, fleet, Progress())._require_started, time.monotonic())):
-        with pytest.raises(UnavailableError, match="workers: w01 did not start within 0 s"):
+        with pytest.raises(UnavailableError, match="workers: w01 did not start within 1e-09 s"):
             require()
     overseer.close()
 
