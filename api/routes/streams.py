@@ -20,7 +20,7 @@ After = Annotated[
     Query(ge=0, le=LARGEST_INTEGER, description="Begin behind this number, 0 for the whole past; left out, with what comes next."),
 ]
 Kinds = Annotated[
-    str | None, Query(max_length=100, description="`event`, `report` and `plan`, separated by commas; all by default.")
+    str | None, Query(max_length=100, description="`event`, `report`, `plan` and `ending`, separated by commas; all by default.")
 ]
 LastEventId = Annotated[
     str | None, Header(max_length=100, description="Id of the last message that was taken in; wins over `after`.")
@@ -28,7 +28,7 @@ LastEventId = Annotated[
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Messages of type `event`, `report` and `plan` after one of type `begin`, each with JSON as its data",
+        "description": "Messages of type `event`, `report`, `plan` and `ending` after one of type `begin`, each with JSON data",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     },
     **READ_PROBLEMS,

@@ -112,6 +112,8 @@ def _check_file(url: URL, path: Path) -> None:
     reason, value = "", str(path)
     if url.query:
         reason, value = "has parameters that SQLite would not heed; leave out what stands behind the ?", ", ".join(url.query)
+    elif "\0" in str(path):
+        reason = "holds a zero byte, which no name of a file does"
     elif path.is_dir():
         reason = "is a folder; name a file in it"
     elif not path.parent.is_dir():

@@ -30,8 +30,10 @@ def require_writable(path: Path) -> None:
     """
     if not path.parent.is_dir():
         raise InvalidInputError("cannot be written: its folder is not there", field="output", value=str(path))
-    if path.is_dir() or not os.access(path if _is_special(path) else path.parent, os.W_OK):
-        raise InvalidInputError("cannot be written", field="output", value=str(path))
+    if path.is_dir():
+        raise InvalidInputError("cannot be written: it is a folder; name a file in it", field="output", value=str(path))
+    if not os.access(path if _is_special(path) else path.parent, os.W_OK):
+        raise InvalidInputError("cannot be written: you may not write there", field="output", value=str(path))
 
 
 def _is_special(path: Path) -> bool:

@@ -22,6 +22,9 @@ from kintsugi.runtime.devices import job_on, precision_of, require_device
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 
+WIDE_SPREAD = 0.5
+"""Interquartile range of a layer's times by their median, above which a machine was busy with something else."""
+
 
 def profile(
     job: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a TrainingJob.")],
@@ -43,11 +46,24 @@ def profile(
     dtype = None if precision is None else precision_of(precision)
     make_job = partial(job_on, load_job(job), device, dtype, recomputes_activations=recompute)
     measured = _measure(make_job, name or _default_name(job, output), repeats, workers, is_distinct=distinct)
+    _tell_spread(measured)
     text = json.dumps(encode(measured), indent=2, allow_nan=False)
     if output is None:
         print(text)
     else:
         write_text(output, text + "\n")
+
+
+def _tell_spread(measured: Profile) -> None:
+    """Say how sure the times are, and how to get surer ones."""
+    measurement = measured.provenance.measurement
+    if measurement is None:
+        return
+    spread, layer = max(zip(measurement.spread_ratios, (layer.name for layer in measured.layers), strict=True))
+    told = f"{measurement.num_samples} sweeps; the times of layer {layer} spread most, by {spread:.0%} of their median"
+    if spread > WIDE_SPREAD:
+        told += "\nwarning: plans made of such times are not worth much: run nothing else on this machine, and give more --repeats"
+    typer.echo(told, err=True)
 
 
 def load_job(path: str) -> Callable[[], TrainingJob]:
@@ -57,7 +73,7 @@ def load_job(path: str) -> Callable[[], TrainingJob]:
         InvalidInputError: the module or the function is not there, or it does not return a TrainingJob.
     """
     module_name, _, function_name = path.partition(":")
-    if not module_name or not function_name.isidentifier():
+    if not all(map(str.isidentifier, (*module_name.split("."), function_name))):
         raise InvalidInputError("is written MODULE:FUNCTION, such as examples.train_gpt:make_job", field="job", value=path)
     sys.path.insert(0, str(Path.cwd()))
     try:

@@ -96,7 +96,7 @@ def _seconds(expires_in_days: float | None) -> float | None:
 
 
 def _url(given: str | None) -> str:
-    return given or settings_of().database_url
+    return settings_of(database_url=given).database_url
 
 
 def _has_job(url: str, job: str) -> bool:

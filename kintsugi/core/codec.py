@@ -98,8 +98,9 @@ def load(kind: type[T], path: str | Path, *, named: str = "") -> T:
     with read_from(path, named):
         try:
             text = Path(path).read_bytes()
-        except OSError as error:
-            raise InvalidInputError(f"cannot be read: {error.strerror or error}", field="file", value=str(path)) from error
+        except (OSError, ValueError) as error:  # of which the latter is how names with a zero byte are refused
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidInputError(f"cannot be read: {reason}", field="file", value=str(path)) from error
         return loads(kind, text)
 
 

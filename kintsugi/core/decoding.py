@@ -227,7 +227,10 @@ _ARTICLES = {"list": "a", "object": "an"}
 def wrong(value: Any, expected: str) -> InvalidInputError:
     """The error for a value that is not what is expected in its place."""
     told = shown(value)
-    found = f"{_ARTICLES[told]} {told}" if isinstance(value, list | dict) else json.dumps(told, default=str)[:80]
+    if isinstance(value, list | dict):
+        found = f"{_ARTICLES[told]} {told}"
+    else:
+        found = told if isinstance(value, float) else json.dumps(told, default=str)[:80]
     return InvalidInputError(f"must be {expected}, not {found}", value=told)
 
 

@@ -33,7 +33,7 @@ class Faults:
             if getattr(self, name) is not None:
                 checks.positive(name, getattr(self, name))
         checks.positive("straggler_seconds", self.straggler_seconds)
-        checks.positive("straggler_speed_ratio", self.straggler_speed_ratio)
+        checks.speed_ratio("straggler_speed_ratio", self.straggler_speed_ratio)
         if self.num_failures is not None and (self.worker_mtbf_seconds or self.host_mtbf_seconds):
             raise InvalidInputError(
                 "contradicts worker_mtbf_seconds and host_mtbf_seconds; give one or the other",

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from kintsugi.core import checks, codec
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import MOST_WORKERS, Cluster
 from kintsugi.core.decoding import HIDDEN
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.job import JobSettings
-from kintsugi.core.profile import Profile, Recovery
+from kintsugi.core.profile import Device, Profile, Recovery
 from kintsugi.simulator import traces
 from kintsugi.simulator.faults import Faults
 
@@ -42,8 +42,8 @@ class Grid:
     pp: int
 
     def __post_init__(self) -> None:
-        checks.positive("dp", self.dp)
-        checks.positive("pp", self.pp)
+        checks.count("dp", self.dp)
+        checks.count("pp", self.pp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,12 @@ class Scenario:
         if self.schema_version != 1:
             raise InvalidInputError("this version reads schema_version 1", field="schema_version", value=self.schema_version)
         checks.name("name", self.name)
-        for name in ("num_workers", "workers_per_host", "duration_seconds"):
-            checks.positive(name, getattr(self, name))
+        for name in ("num_workers", "workers_per_host"):
+            checks.count(name, getattr(self, name))
+        checks.positive("duration_seconds", self.duration_seconds)
+        if self.num_workers + self.spares > MOST_WORKERS:
+            message = f"are more than {MOST_WORKERS:,} workers with spares ({self.spares:,}), which is not credible"
+            raise InvalidInputError(message, field="num_workers", value=self.num_workers)
         for name in ("spares", "notice_seconds", "checkpoint_pause_seconds", "planning_seconds"):
             checks.non_negative(name, getattr(self, name))
         if self.first is not None and self.first.dp * self.first.pp > self.num_workers:
@@ -137,10 +141,20 @@ class Scenario:
         Raises:
             InvalidInputError: the file cannot be read or is no profile.
         """
-        profile = codec.load(Profile, self.path(self.profile))
+        with told_as({"file": "profile"}):
+            profile = codec.load(Profile, self.path(self.profile), named="profile")
         if self.device_memory_bytes is not None:
-            profile = replace(profile, device=replace(profile.device, memory_bytes=self.device_memory_bytes))
+            profile = replace(profile, device=self._device(profile.device, self.device_memory_bytes))
         return profile if self.recovery is None else replace(profile, recovery=self.recovery)
+
+    @staticmethod
+    def _device(device: Device, memory_bytes: int) -> Device:
+        with told_as({"memory_bytes": "device_memory_bytes"}):
+            checks.device_memory("memory_bytes", memory_bytes)
+        if memory_bytes <= device.reserved_bytes:
+            message = f"leaves no memory: the profile's device reserves {device.reserved_bytes:,} bytes"
+            raise InvalidInputError(message, field="device_memory_bytes", value=memory_bytes)
+        return replace(device, memory_bytes=memory_bytes)
 
 
 def load(name: str) -> Scenario:
@@ -212,7 +226,9 @@ def _with(data: dict[str, Any], path: list[str], value: Any, whole: str) -> dict
     if first not in data or path == [INTERNAL]:
         known = ", ".join((*(f.name for f in fields(Scenario) if f.name != INTERNAL), *SHORTHANDS))
         raise InvalidInputError(
-            f"is no field of a scenario; known: {known}, and their fields after a point", field="vary", value=whole
+            f"is no field of a scenario; known: {known}, and their fields after a point (faults.repair_seconds)",
+            field="vary",
+            value=whole,
         )
     if not rest:
         return {**data, first: value}

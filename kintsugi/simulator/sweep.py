@@ -1,6 +1,7 @@
 """Many runs at once: every combination of varied values, every policy, every seed."""
 
 import importlib
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,10 +108,12 @@ def tasks_of(
     Raises:
         InvalidInputError: a scenario does not take a value, or there are far too many runs.
     """
-    combinations = [tuple(zip(variations, values, strict=True)) for values in product(*variations.values())]
-    count = len(combinations) * len(policies) * len(seeds)
+    count = math.prod(map(len, variations.values())) * len(policies) * len(seeds)
     if count > MOST_RUNS:
-        raise InvalidInputError(f"is {count} runs; {MOST_RUNS} are the most at once", field="seeds", value=len(seeds))
+        cause = "vary" if variations else "seeds"
+        value = {name: len(values) for name, values in variations.items()} or len(seeds)
+        raise InvalidInputError(f"comes to {count:,} runs; {MOST_RUNS:,} are the most at once", field=cause, value=value)
+    combinations = [tuple(zip(variations, values, strict=True)) for values in product(*variations.values())]
     size = _seeds_at_once(len(seeds), len(combinations) * len(policies), num_processes)
     chunks = [tuple(seeds[start : start + size]) for start in range(0, len(seeds), size)]
     return tuple(

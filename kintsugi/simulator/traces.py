@@ -38,10 +38,11 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
-    except OSError as error:
-        raise InvalidInputError(f"cannot be read: {error.strerror or error}", field="trace", value=str(path)) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(f"is no text of lines: {error}", field="trace", value=str(path)) from error
+    except (OSError, ValueError) as error:  # of which the latter is how names with a zero byte are refused
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInputError(f"cannot be read: {reason}", field="trace", value=str(path)) from error
     if not rows:
         raise InvalidInputError("has no lines", field="trace", value=str(path))
     is_events = len(rows[0]) == 3 and rows[0][1] in ("add", "remove")

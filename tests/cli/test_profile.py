@@ -3,14 +3,15 @@
 import json
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from kintsugi.cli import main
+from kintsugi.cli import main, profile_measure
 from kintsugi.core import codec
-from kintsugi.core.profile import Profile, ProvenanceKind
+from kintsugi.core.profile import LayerMeasurement, Profile, ProvenanceKind
 from kintsugi.runtime.models import TrainingJob
 
 JOB = """
@@ -45,8 +46,6 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def calls(monkeypatch):
     """What the command asks to be measured; a committed profile is the answer."""
-    from kintsugi.cli import profile_measure
-
     asked = []
     known = codec.load(Profile, Path(__file__).parents[2] / "profiles" / "models" / "gpt2-124m.a100-80g.json")
 
@@ -148,7 +147,28 @@ def test_output_that_cannot_be_written_is_refused(folder, calls, capsys):
     assert run("own_job:make_job", "--output", folder / "absent" / "small.json") == 2
     assert "output: cannot be written" in capsys.readouterr().err
     assert run("own_job:make_job", "--output", folder) == 2
+    assert "it is a folder; name a file in it" in capsys.readouterr().err
     assert calls == [], "nothing is measured in vain"
+
+
+@pytest.mark.parametrize(("spread", "is_warned"), [(0.04, False), (58.74, True)])
+def test_how_sure_the_times_are_is_told(folder, monkeypatch, capsys, spread, is_warned):
+    known = codec.load(Profile, Path(__file__).parents[2] / "profiles" / "models" / "gpt2-124m.a100-80g.json")
+    measurement = LayerMeasurement(
+        device="cpu",
+        driver="none",
+        torch_version="2.13.0",
+        precision="fp32",
+        recomputes_activations=False,
+        num_samples=3,
+        spread_ratios=(0.01,) * (known.num_layers - 1) + (spread,),
+    )
+    noisy = replace(known, provenance=replace(known.provenance, kind=ProvenanceKind.MEASURED, measurement=measurement))
+    monkeypatch.setattr(profile_measure, "profile_job", lambda *_, **__: noisy)
+    assert run("own_job:make_job", "--output", "noisy.json") == 0
+    told = capsys.readouterr().err
+    assert f"3 sweeps; the times of layer {known.layers[-1].name} spread most, by {spread:.0%} of their median" in told
+    assert ("warning: plans made of such times" in told) is is_warned
 
 
 @pytest.mark.parametrize("option", ["--repeats", "--workers"])

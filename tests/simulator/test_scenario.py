@@ -103,6 +103,9 @@ def test_the_order_of_values_makes_no_difference():
         ({"spare": 1}, "vary"),
         ({"spares.x": 1}, "vary"),
         ({"spares": -1}, "spares"),
+        ({"num_workers": 10**9, "faults": {}}, "num_workers"),
+        ({"first": {"dp": 0, "pp": 1}}, "first.dp"),
+        ({"faults.straggler_speed_ratio": 1e-300}, "faults.straggler_speed_ratio"),
         ({"mtbf": 0}, "mtbf"),
         ({"folder": "/tmp"}, "vary"),
         ({"duration": 60, "duration_seconds": 90}, "vary"),
@@ -111,6 +114,22 @@ def test_the_order_of_values_makes_no_difference():
 def test_what_cannot_be_varied_is_refused_by_name(changes, field):
     with pytest.raises(InvalidInputError) as caught:
         varied(load("chameleon-32"), changes)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "told"),
+    [
+        ({"device_memory_bytes": 10**9}, "device_memory_bytes", "the profile's device reserves 2,000,000,000 bytes"),
+        ({"device_memory_bytes": 1}, "device_memory_bytes", "a number of gigabytes?"),
+        ({"profile": "nope.json"}, "profile", "cannot be read: No such file"),
+        ({"profile": "a\0b"}, "profile", "cannot be read: embedded null byte"),
+        ({"trace": "a\0b"}, "trace", "cannot be read: embedded null byte"),
+    ],
+)
+def test_what_does_not_go_with_a_file_names_the_scenarios_own_field(changes, field, told):
+    with pytest.raises(InvalidInputError, match=told) as caught:
+        varied(load("chameleon-32"), changes).check_files()
     assert caught.value.field == field
 
 

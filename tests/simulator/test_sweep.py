@@ -123,6 +123,16 @@ def test_policies_are_chosen_by_name_and_by_group():
 def test_absurdly_many_runs_are_refused(scenario):
     with pytest.raises(InvalidInputError, match="runs"):
         tasks_of(scenario, {"spares": tuple(range(1000))}, CHEAP, range(10_000))
+    with pytest.raises(InvalidInputError, match="1,000,001 runs") as caught:
+        tasks_of(scenario, {}, ("oobleck",), range(1_000_001))
+    assert caught.value.field == "seeds"
+
+
+def test_absurdly_many_runs_are_refused_before_they_are_listed(scenario):
+    many = dict.fromkeys(("spares", "mtbf", "duration", "microbatches"), range(1, 10_000))
+    with pytest.raises(InvalidInputError, match="runs") as caught:
+        tasks_of(scenario, many, CHEAP, range(20))
+    assert (caught.value.field, caught.value.value["mtbf"]) == ("vary", 9_999)
 
 
 @pytest.mark.parametrize(("seeds", "processes", "sizes"), [(20, 2, [3] * 6 + [2]), (3, 4, [1, 1, 1]), (60, 1, [25, 25, 10])])
