@@ -77,7 +77,7 @@ def _told(signal_number: int) -> str:
     except ValueError:
         name = f"signal {signal_number}"
     if signal_number == signal.SIGKILL:
-        return f"{name}: the kernel sends it where memory runs out"
+        return f"{name}: the kernel sends it where memory runs out; so does `kill -9`"
     return f"{name}: its own code crashed" if signal_number in _CRASHES else name
 
 

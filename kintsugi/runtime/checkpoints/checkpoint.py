@@ -273,9 +273,7 @@ class CheckpointStore:
 
     def _warn(self, damaged: list[DamagedCheckpointError], used: str) -> None:
         for error in damaged:
-            self._log.warning(
-                "a checkpoint is damaged; an earlier one is used", damaged=error.field, reason=error.message, used=used
-            )
+            self._log.warning("a checkpoint is damaged and passed over", damaged=error.field, reason=error.message, used=used)
 
     def _candidates(self) -> Iterator[Path]:
         """The latest, then the earlier ones; later ones, which were never pointed to or were undone, do not count."""

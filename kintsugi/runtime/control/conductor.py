@@ -148,11 +148,8 @@ class Conductor:
     def _lose(self, handles: Sequence[WorkerHandle], detail: str = "") -> None:
         """Fence workers, and begin to recover from their loss, unless none of them had a part in what is left to do."""
         for handle in handles:
-            self._fleet.remove(handle)
+            self._fleet.lose(handle, detail)
             self.keeper.lost(handle.worker)
-            if not (detail or handle.ending):
-                why = "it did not act any more, and was killed" if handle.struck_at is None else "by a fault that was asked for"
-                self._log.warning("a worker is lost", worker=handle.worker, reason=why)
         self._fleet.require_some_able(len(self._request.cluster.workers))
         self._decider.submit([self._roster.failed(handle.worker, detail or handle.ending) for handle in handles])
         if not self._are_missed({handle.worker for handle in handles}):
@@ -217,15 +214,7 @@ class Conductor:
         if not self._attempt.resumed.keys() >= set(self.decision.plan.workers) - self._attempt.finished:
             return False
         self.recoveries.note(resumed_at=max(self._attempt.resumed.values(), default=None))
-        if (over := self.recoveries.end()) is not None:
-            told = {"lost": over.lost, "joined": over.joined, "left": over.left}
-            self._log.info(
-                "training goes on",
-                policy=self.decision.policy.value,
-                workers=len(self.decision.plan.workers),
-                seconds=round((over.resumed_at or time.monotonic()) - over.began_at, 3),
-                **{name: workers for name, workers in told.items() if workers},
-            )
+        self.recoveries.end(self.decision.plan)
         return True
 
     def _heed_differences(self, told: Sequence[Differing]) -> None:
@@ -263,7 +252,6 @@ class Conductor:
         if overdue is None:
             return
         if overdue.lost:
-            self._log.warning("going on without workers", workers=[h.worker for h in overdue.lost], reason=overdue.reason)
             self._lose(overdue.lost, overdue.reason)
         else:
             self._regroup(overdue.reason)

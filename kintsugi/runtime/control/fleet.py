@@ -134,6 +134,13 @@ class Fleet:
             self._log.warning("a worker's process has ended", worker=handle.worker, reason=handle.ending)
         self._num_unable += handle.started_at is None and (handle.exit_code or 0) > 0
 
+    def lose(self, handle: WorkerHandle, why: str = "") -> None:
+        """Remove a worker that is lost, and say so; `why` is known where it was ended for a reason."""
+        self.remove(handle)
+        if not handle.ending:
+            struck = "it did not act any more, and was killed" if handle.struck_at is None else "by a fault that was asked for"
+            self._log.warning("a worker is lost", worker=handle.worker, reason=why or struck)
+
     def require_some_able(self, num_workers: int) -> None:
         """Tell that the script is wrong, rather than that all are lost, where none of the job's workers came to know its model.
 

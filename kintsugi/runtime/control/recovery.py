@@ -1,8 +1,12 @@
 """The timelines of recoveries: when each phase ended, on the host's monotonic clock."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import structlog
+
+from kintsugi.core.plan import Plan
 from kintsugi.core.resiliency import RecoveryEvent
 
 
@@ -118,10 +122,19 @@ class Recoveries:
                 if value is not None:
                     setattr(self._under_way, name, value)
 
-    def end(self) -> RecoveryTimeline | None:
-        """The job trains again: the recovery that is over with that, if one was under way."""
+    def end(self, plan: Plan) -> None:
+        """The job trains again, by `plan`: the recovery under way, if one is, is over with that, and told."""
         over, self._under_way = self._under_way, None
-        return over
+        if over is None:
+            return
+        told = {"lost": over.lost, "joined": over.joined, "left": over.left}
+        structlog.get_logger("kintsugi.runtime").info(
+            "training goes on",
+            policy=plan.policy.value,
+            workers=len(plan.workers),
+            seconds=round((over.resumed_at or time.monotonic()) - over.began_at, 3),
+            **{name: workers for name, workers in told.items() if workers},
+        )
 
     def committed(self, at: float) -> RecoveryTimeline | None:
         """A step is committed: the recovery whose first step it is."""

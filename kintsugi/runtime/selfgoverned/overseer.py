@@ -190,7 +190,7 @@ class Overseer:
     def _bury(self, handle: WorkerHandle, why: str = "") -> None:
         """A process ended, or has to; who goes on without it finds that out by itself."""
         if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle):
-            self._fleet.remove(handle)
+            self._fleet.lose(handle, why)
             self._account.buried(handle, why or handle.ending)
             if self._course is None:
                 self._decider.submit([self._roster.failed(handle.worker, handle.ending)])
@@ -287,7 +287,7 @@ class Overseer:
             transferred_at=max((ready.transferred_at for ready in attempt.ready.values()), default=None),
             resumed_at=max(attempt.resumed.values(), default=None),
         )
-        self.recoveries.end()
+        self.recoveries.end(self.decision.plan)
         if self._course is not None:
             self._foresight.look_ahead(self._course)
         if len(self._decisions) == 1:
@@ -312,16 +312,20 @@ class Overseer:
         try:
             self._decider.finish()
         except KintsugiError as error:  # told again with the next events
-            who = "the agent" if self._decider.ahead is None else "the service"
-            self._log.warning(f"{who} comes to no plan yet for what its job's workers did", error=str(error))
+            self._log.warning(f"{self._who} comes to no plan yet for what its job's workers did, who go on", error=str(error))
             return
         plan = self._decider.decisions[-1].plan
         if is_same_work(plan, self.decision.plan):
             self._decider.tell_applied(plan.generation)
         else:
             reason = f"the workers agreed on another plan by themselves, of policy {self.decision.plan.policy.value}: it runs"
-            self._log.warning("what the service decided is not carried out", generation=plan.generation, reason=reason)
+            self._log.info(f"the workers' own plan goes on, and not that of {self._who}", generation=plan.generation, reason=reason)
             self._decider.tell_rejected(plan.generation, reason)
+
+    @property
+    def _who(self) -> str:
+        """Decides beside the workers."""
+        return "the agent" if self._decider.ahead is None else "the service"
 
     def _mend_links(self, course: Course) -> None:
         """Where no step is done for long, see who is cut off from whom, and end those without whom all others reach each other."""

@@ -6,6 +6,7 @@ from functools import cache, partial
 from multiprocessing.connection import wait
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.client import Client
 from kintsugi.core import codec
@@ -58,9 +59,12 @@ def test_nothing_happens():
 
 @pytest.mark.parametrize("point", ["forward", "commit", "applied"])
 def test_a_worker_is_killed_in_a_step(point):
-    result = governed(4, 1, fail_at(2, "w01", point))
+    with capture_logs() as logs:
+        result = governed(4, 1, fail_at(2, "w01", point))
     assert_same(result, reference())
     assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+    told = [log["event"] for log in logs if log["event"] in ("a worker is lost", "training goes on")]
+    assert sorted(told) == ["a worker is lost", "training goes on"]
     assert "w01" not in survivors(result).workers
 
 

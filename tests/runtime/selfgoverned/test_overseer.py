@@ -110,4 +110,4 @@ def test_whoever_finds_no_plan_for_what_the_workers_did_is_named(decider, who):
     with capture_logs() as logs:
         overseer._compare()
     overseer.close()
-    assert [log["event"] for log in logs] == [f"{who} comes to no plan yet for what its job's workers did"]
+    assert [log["event"] for log in logs] == [f"{who} comes to no plan yet for what its job's workers did, who go on"]
