@@ -6,10 +6,11 @@ from dataclasses import replace
 from estimator.estimate import estimate
 from estimator.schedule import require_known
 from kintsugi.core.decision import Decision, Migration, Search
-from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
+from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError, some
 from kintsugi.core.garbage import without_collection
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import IdleWorker, Policy, Schedule
+from kintsugi.core.profile import Profile
 from planner.placing.placement import Holdings
 from planner.placing.spreading import are_apart
 from planner.policies.found import Found
@@ -172,17 +173,18 @@ def _allowed(case: Case, candidates: list[Candidate], refusals: list[Refusal], l
     if allowed:
         return allowed
     if lost is not None and not case.snapshot.refused_policies:
-        raise _lost(lost, refusals)
+        raise _lost(lost, refusals, case.snapshot.profile)
     why = "; ".join(f"{r.policy.value}: {r.reason}" for r in refusals if pinned in (None, r.policy))
     if pinned is Policy.FAULT_FREE:
         why = "is the policy of a first plan, and one runs already; pin another policy, or none"
     raise InfeasibleError(why or "the policy does not apply here", field="policy", value=pinned.value if pinned else None)
 
 
-def _lost(lost: StateLostError, refusals: list[Refusal]) -> StateLostError:
-    """That state is lost, and why the job cannot restart either, where that was tried."""
-    restart = next((refusal.reason for refusal in refusals if refusal.policy is Policy.CHECKPOINT_RESTART), None)
-    return lost if restart is None else StateLostError(f"{lost.message}; {restart}", layers=lost.layers)
+def _lost(lost: StateLostError, refusals: list[Refusal], profile: Profile) -> StateLostError:
+    """That state is lost, by the names of its layers, and why the job cannot restart either, where that was tried."""
+    names = some([profile.layers[layer].name for layer in lost.layers])
+    restart = next((f"; {refusal.reason}" for refusal in refusals if refusal.policy is Policy.CHECKPOINT_RESTART), "")
+    return StateLostError(f"{lost.message}{restart} (lost: {names})", layers=lost.layers)
 
 
 def _decision(case: Case, chosen: Candidate, candidates: list[Candidate], refusals: list[Refusal], search: Search) -> Decision:

@@ -21,6 +21,7 @@ from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase, replicas_differ
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
+from kintsugi.runtime.control.exposure import tell_exposure
 from kintsugi.runtime.control.farewell import Farewells
 from kintsugi.runtime.control.fleet import ENDED, Fleet
 from kintsugi.runtime.control.hearing import Hearing
@@ -328,6 +329,7 @@ class Conductor:
         for worker in self._attempt.members:
             self._fleet.handles[worker].send(Go(self._attempt.number))
         self._note_applied(self.decision.plan)
+        tell_exposure(self.decision.plan, self._request.profile, has_checkpoints=self.keeper.is_on)
         self._preparer.distrusted = ()
         self.keeper.expect(self._attempt.number, self.decision.plan.workers)
 

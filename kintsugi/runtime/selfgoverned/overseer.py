@@ -15,6 +15,7 @@ from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase, replicas_differ
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
+from kintsugi.runtime.control.exposure import tell_exposure
 from kintsugi.runtime.control.fleet import ENDED, Fleet
 from kintsugi.runtime.control.hearing import Hearing
 from kintsugi.runtime.control.patience import dismiss_unstarted
@@ -288,6 +289,7 @@ class Overseer:
             resumed_at=max(attempt.resumed.values(), default=None),
         )
         self.recoveries.end(self.decision.plan)
+        tell_exposure(self.decision.plan, self._request.profile, has_checkpoints=False)
         if self._course is not None:
             self._foresight.look_ahead(self._course)
         if len(self._decisions) == 1:
