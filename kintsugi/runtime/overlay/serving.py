@@ -34,14 +34,14 @@ of all that this process has in memory."""
 class ServiceProcess:
     """A service of its own for one job's overlay. It ends with the thread that starts it, however that ends."""
 
-    def __init__(self, log: Path, job: str, *, host: str, token: str | None = None) -> None:
+    def __init__(self, log: Path, job: str, *, host: str, port: int = 0, token: str | None = None) -> None:
         """Start it; returns once it can answer. It asks for tokens where this worker has one, and accepts that one for the job.
 
         Raises:
             UnavailableError: it did not start in time, or ended.
         """
         self._job = job
-        command = [sys.executable, "-c", _BOUND_TO_PARENT, str(os.getpid()), "serve", "--host", host, "--port", "0"]
+        command = [sys.executable, "-c", _BOUND_TO_PARENT, str(os.getpid()), "serve", "--host", host, "--port", str(port)]
         command += ["--database-url", f"sqlite:///{log.parent / 'scheduler.sqlite3'}", "--log-level", "error"]
         settings = {"KINTSUGI_OVERLAY_LOG": str(log), "KINTSUGI_OVERLAY_LOG_JOB": job, "KINTSUGI_PLANS_AHEAD": "false"}
         token = token or os.environ.get("KINTSUGI_TOKEN")

@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from kintsugi.core import checks, codec
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import InvalidInputError, KintsugiError
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.overlay.election import Electorate
@@ -40,6 +40,10 @@ class StandbyOptions:
     """Address at which that service listens. It accepts this worker's token, which it needs beyond loopback; others that the
     scheduler issued are unknown to it, unless they lie in its database, `scheduler.sqlite3` in the folder.
     """
+    port: int = 0
+    """At which it listens; 0 takes a free one, which workers are told over the overlay's links. A named one can be among the
+    addresses that `service` gives workers that join later, and firewalls can let it through.
+    """
     lease_seconds: float = 10.0
     """Silence of the scheduler after which it is taken for dead; of several that stand by each waits half of it longer. A service
     takes some seconds to start: with less than that, more than one begins in turn, and the last one counts.
@@ -48,6 +52,9 @@ class StandbyOptions:
     """How long votes are waited for."""
 
     def __post_init__(self) -> None:
+        checks.name("host", self.host)
+        if isinstance(self.port, bool) or not isinstance(self.port, int) or not 0 <= self.port < 2**16:
+            raise InvalidInputError(f"must be a whole number from 0 to 65535, not {self.port!r}", field="port", value=self.port)
         checks.positive("lease_seconds", self.lease_seconds)
         checks.positive("vote_seconds", self.vote_seconds)
 

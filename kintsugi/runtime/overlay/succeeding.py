@@ -54,7 +54,7 @@ class Succession:
             self._electorate,
             source=source,
             copy=LogCopy(Path(standby.folder) / LOG_FILE),
-            serve=lambda path: ServiceProcess(path, own.job, host=standby.host, token=token),
+            serve=lambda path: ServiceProcess(path, own.job, host=standby.host, port=standby.port, token=token),
             options=standby,
             silent_seconds=lambda: scheduler.silent_seconds,
             known_term=lambda: agent.overlay.term,

@@ -1,9 +1,11 @@
 """A scheduler dies, and a worker goes on in its place: votes over links that form a line, the log's copy, and real services."""
 
+import random
 import signal
+import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,7 +18,7 @@ from api.access.vault import Vault
 from api.storage.store import Store
 from kintsugi.client import Client, Patience
 from kintsugi.core import codec
-from kintsugi.core.errors import NotFoundError, StaleTermError, UnavailableError
+from kintsugi.core.errors import InvalidInputError, NotFoundError, StaleTermError, UnavailableError
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.overlay.control import Control
@@ -285,6 +287,32 @@ def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monke
             trainees[worker].join()
     assert all(trainee.has_left for trainee in trainees.values())
     check_lines([line for trainee in trainees.values() for line in trainee.lines])
+
+
+def nobodys_port() -> int:
+    """One that no connection takes by itself, and nobody listens at."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(lowest - 10_000, lowest), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("all ports are taken")
+
+
+@pytest.mark.processes
+def test_a_successor_listens_where_it_is_told_to(tmp_path):
+    copy, port = LogCopy(tmp_path / LOG_FILE), nobodys_port()
+    copy.clear()
+    successor = ServiceProcess(copy.path, "clinics", host="127.0.0.1", port=port)
+    try:
+        assert successor.url == f"http://127.0.0.1:{port}"
+    finally:
+        successor.close()
+
+
+@pytest.mark.parametrize("port", [-1, 2**16, "80", True, None])
+def test_a_port_that_cannot_be_is_refused(tmp_path, port):
+    with pytest.raises(InvalidInputError, match="port: must be a whole number from 0 to 65535"):
+        StandbyOptions(folder=tmp_path, port=port)
 
 
 def serve_until_killed(log: Path, told) -> None:
