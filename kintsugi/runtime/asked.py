@@ -1,5 +1,6 @@
 """What `train` is given, looked at before anything begins: to measure a job takes long, and what is wrong is told at once."""
 
+import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.faults import Fault
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 
 
 def cluster_of(workers: int | Cluster) -> Cluster:
@@ -91,6 +92,23 @@ def require_degrees(**degrees: int | None) -> None:
     for field, degree in degrees.items():
         if degree is not None:
             checks.count(field, degree)
+
+
+def require_addresses(options: WorkerOptions, workers: Iterable[str]) -> None:
+    """Require that workers can listen where their options say: all of them run on this machine.
+
+    Raises:
+        InvalidInputError: an address is none of this machine's.
+    """
+    for address in dict.fromkeys(map(options.address_of, workers)):
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(where)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            message = f"is no address that this machine's workers can listen at: {reason}"
+            raise InvalidInputError(message, field="options.worker.address", value=address) from error
 
 
 def _of_kind(field: str, value: object, kind: type, hint: str = "") -> None:

@@ -18,7 +18,7 @@ from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.asked import cluster_of, faults_of, options_of, require_degrees, require_kinds
+from kintsugi.runtime.asked import cluster_of, faults_of, options_of, require_addresses, require_degrees, require_kinds
 from kintsugi.runtime.brought import finite_factor, require_importable
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
@@ -139,6 +139,7 @@ def train(
         num_microbatches=job.num_microbatches,
         has_folder=run is not None or options.worker.run is not None,
     )
+    require_addresses(options.worker, names)
     own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
     sharers = workers_per_device(own, job.device, names)

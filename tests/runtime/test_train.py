@@ -84,6 +84,15 @@ def test_options_of_the_agent_that_cannot_be_are_refused(said, told):
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("said", "address"),
+    [({"address": "192.0.2.1"}, "192.0.2.1"), ({"addresses": {"w01": "no..host"}}, "no..host")],
+)
+def test_an_address_that_is_none_of_this_machines_is_refused(said, address):
+    with refuses("options.worker.address", address, "can listen at"):
+        train(tiny_gpt, workers=2, profile=profile_for(tiny_gpt()), options=AgentOptions(worker=WorkerOptions(**said)))
+
+
 def test_governance_may_be_said_in_words():
     assert AgentOptions(governance="ring").governance is Governance.RING
 
