@@ -73,7 +73,7 @@ def load_job(path: str) -> Callable[[], TrainingJob]:
         InvalidInputError: the module or the function is not there, or it does not return a TrainingJob.
     """
     module_name, _, function_name = path.partition(":")
-    if not all(map(str.isidentifier, (*module_name.split("."), function_name))):
+    if not all(module_name.split(".")) or not function_name.isidentifier():
         raise InvalidInputError("is written MODULE:FUNCTION, such as examples.train_gpt:make_job", field="job", value=path)
     sys.path.insert(0, str(Path.cwd()))
     try:

@@ -220,15 +220,11 @@ def _float(data: Any) -> float:
     return number
 
 
-_ARTICLES = {"list": "a", "object": "an"}
-"""Of containers, by what JSON calls them."""
-
-
 def wrong(value: Any, expected: str) -> InvalidInputError:
     """The error for a value that is not what is expected in its place."""
     told = shown(value)
     if isinstance(value, list | dict):
-        found = f"{_ARTICLES[told]} {told}"
+        found = "a list" if isinstance(value, list) else "an object"
     else:
         found = told if isinstance(value, float) else json.dumps(told, default=str)[:80]
     return InvalidInputError(f"must be {expected}, not {found}", value=told)

@@ -70,6 +70,7 @@ def run(*arguments):
     [
         ("own_job", "is written MODULE:FUNCTION"),
         (":make_job", "is written MODULE:FUNCTION"),
+        (".own_job:make_job", "is written MODULE:FUNCTION"),
         ("own_job:", "is written MODULE:FUNCTION"),
         ("absent_module:make_job", "'absent_module' cannot be imported"),
         ("own_job:absent", "has no function 'absent'"),
