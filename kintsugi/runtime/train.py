@@ -1,7 +1,7 @@
 """`kintsugi.train`: a whole job on this machine in one call."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -13,7 +13,7 @@ from kintsugi.client.connection import checked_address
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Outcome
-from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, NotFoundError, told_as
+from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError, KintsugiError, NotFoundError, told_as
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
@@ -75,7 +75,8 @@ def train(
     Args:
         make_job: module-level function that every worker calls to know the job.
         workers: how many worker processes, or a cluster that names them.
-        dp: data-parallel degree to start with; null leaves it to the planner.
+        dp: data-parallel degree to start with; null leaves it to the planner, from 2 on where that is possible and neither `run`
+            nor `ranges` is said: without checkpoints the loss of a layer's only holder ends the job.
         pp: pipeline-parallel degree to start with; null leaves it to the planner.
         ranges: degrees that later plans may have; as wide as workers and layers allow by default.
         name: of the job at the service; a new one by default. The n-th life of a run is `NAME.lifeN` there,
@@ -152,7 +153,8 @@ def train(
             options, life = replace(options, worker=_recording(options.worker, recorded)), recorded.life
         recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
         profile = replace(profile, recovery=recovery)
-        plan = _starting_plan(profile, cluster, settings, dp, pp)
+        is_safe = ranges is not None or options.worker.run is not None
+        plan = _starting_plan(profile, cluster, settings, dp, pp, least_dp=1 if is_safe else 2)
         request = JobRequest(
             name=_name_in(name, life), profile=profile, cluster=cluster, settings=settings, plan=plan, handling=handling
         )
@@ -276,11 +278,22 @@ def _run(
         return agent.run()
 
 
-def _starting_plan(profile: Profile, cluster: Cluster, settings: JobSettings, dp: int | None, pp: int | None) -> Plan | None:
-    """The fault-free plan of the asked degrees; None leaves both to whoever decides."""
+def _starting_plan(
+    profile: Profile, cluster: Cluster, settings: JobSettings, dp: int | None, pp: int | None, *, least_dp: int
+) -> Plan | None:
+    """The fault-free plan of the asked degrees, of `least_dp` pipelines where that is possible and nothing else was asked for.
+
+    None leaves both to whoever decides.
+    """
+    if dp is None and least_dp > 1:
+        with suppress(InfeasibleError):
+            return _plan_within(Ranges(min_dp=least_dp, min_pp=pp or 1, max_pp=pp), profile, cluster, settings)
     if dp is None and pp is None:
         return None
-    ranges = Ranges(min_dp=dp or 1, max_dp=dp, min_pp=pp or 1, max_pp=pp)
+    return _plan_within(Ranges(min_dp=dp or 1, max_dp=dp, min_pp=pp or 1, max_pp=pp), profile, cluster, settings)
+
+
+def _plan_within(ranges: Ranges, profile: Profile, cluster: Cluster, settings: JobSettings) -> Plan:
     asked = replace(settings, ranges=ranges, policy=None)
     alive = tuple(worker.id for worker in cluster.workers)
     with told_as({"min_dp": "dp", "max_dp": "dp", "min_pp": "pp", "max_pp": "pp"}):

@@ -2,16 +2,22 @@
 
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import Handling
+from kintsugi.core.job import Ranges
+from kintsugi.core.profile import LinkCost, Network, Profile
+from kintsugi.runtime import train as training
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.train import train
+from planner.replan import replan
+from tests.builders import snapshot_of
 from tests.core.refusals import refuses
 from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
 
@@ -82,6 +88,47 @@ def test_options_of_the_agent_that_cannot_be_are_refused(said, told):
     with pytest.raises(InvalidInputError) as caught:
         AgentOptions(**said)
     assert told in str(caught.value)
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The plans that jobs would begin with; null where whoever decides chooses."""
+    plans = []
+    monkeypatch.setattr(training, "_run", lambda _make_job, request, *_: plans.append(request.plan))
+    return plans
+
+
+def profile_over_slow_links() -> Profile:
+    """Pipelines that have to reduce their gradients over such links are far slower than one that needs not."""
+    slow = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=1e-6)
+    return replace(profile_for(tiny_gpt()), network=Network(intra_host=slow, inter_host=slow))
+
+
+def test_over_slow_links_one_pipeline_would_be_the_fastest():
+    snapshot = snapshot_of(profile_over_slow_links(), Cluster.uniform(4), NUM_MICROBATCHES)
+    assert replan(snapshot).plan.dp == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "dp"),
+    [
+        ({}, 2),
+        ({"pp": 2}, 2),
+        ({"dp": 1}, 1),
+        ({"workers": 1}, None),
+        ({"workers": 1, "pp": 1}, 1),
+        ({"ranges": Ranges()}, None),
+        ({"run": "folder"}, None),
+    ],
+)
+def test_a_job_without_checkpoints_begins_with_two_holders_of_every_layer(begun, tmp_path, said, dp):
+    if "run" in said:
+        said = {"run": tmp_path / said["run"]}
+    train(tiny_gpt, **{"workers": 4, "profile": profile_over_slow_links(), **said})
+    (plan,) = begun
+    assert dp == (None if plan is None else plan.dp)
+    if dp == 2:
+        assert all(len(holders) == 2 for holders in plan.holders)
 
 
 @pytest.mark.parametrize(
