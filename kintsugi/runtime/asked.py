@@ -83,15 +83,19 @@ def require_kinds(
         _require_folder(field, folder)
 
 
-def require_degrees(**degrees: int | None) -> None:
-    """Require that each degree that is given is a whole number above 0.
+def require_degrees(dp: int | None, pp: int | None, num_workers: int) -> None:
+    """Require that each degree that is given is a whole number above 0, and that there are workers for both.
 
     Raises:
-        InvalidInputError: one is not.
+        InvalidInputError: one is not, or there are not.
     """
-    for field, degree in degrees.items():
+    for field, degree in (("dp", dp), ("pp", pp)):
         if degree is not None:
             checks.count(field, degree)
+    if (needed := (dp or 1) * (pp or 1)) > num_workers:
+        field, value = ("pp", pp) if dp is None else ("dp", dp)
+        message = f"dp {dp or 1} and pp {pp or 1} need {needed} workers, and there are {num_workers}"
+        raise InvalidInputError(message, field=field, value=value)
 
 
 def require_addresses(options: WorkerOptions, workers: Iterable[str]) -> None:

@@ -1,11 +1,13 @@
 """`kintsugi.train`: a whole job on this machine in one call."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import structlog
 import torch
 
 from kintsugi.client import Client, Patience
@@ -106,7 +108,7 @@ def train(
         WorkerError: the job's own code raised.
     """
     cluster, faults, options = cluster_of(workers), faults_of(faults), options_of(options)
-    require_degrees(dp=dp, pp=pp)
+    require_degrees(dp, pp, len(cluster.workers))
     require_kinds(
         name=name,
         profile=profile,
@@ -147,7 +149,7 @@ def train(
     with ending_in_order(), ExitStack() as held:
         if run is not None:
             held.enter_context(_folder_for(Path(run), options))
-        profile = profile or profile_job(make_job, name=name, num_workers=len(names), workers_per_device=sharers)
+        profile = profile or _measured(make_job, name, len(names), sharers)
         if run is not None:
             recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
             options, life = replace(options, worker=_recording(options.worker, recorded)), recorded.life
@@ -166,6 +168,15 @@ def train(
             request = replace(request, name=begun.unused(request.name))
             _bury(client, begun, _name_in(name, life - 1) if life > 1 else None, request.name)
         return _run(make_job, request, ServiceDecisions(client, begun), options, observer)
+
+
+def _measured(make_job: Callable[[], TrainingJob], name: str, num_workers: int, workers_per_device: int) -> Profile:
+    """What the job costs on this machine, which takes a while, and is told."""
+    log, begun = structlog.get_logger("kintsugi.runtime"), time.monotonic()
+    log.info("measuring what the job's layers, links and recoveries cost here; with profile=... it is not", workers=num_workers)
+    profile = profile_job(make_job, name=name, num_workers=num_workers, workers_per_device=workers_per_device)
+    log.info("measured", layers=profile.num_layers, seconds=round(time.monotonic() - begun, 1))
+    return profile
 
 
 def _name_in(name: str, life: int) -> str:

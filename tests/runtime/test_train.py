@@ -33,7 +33,8 @@ def test_workers_are_a_whole_number_or_a_cluster(workers):
     [
         ({"dp": 0}, "dp: must be a whole number above 0, not 0"),
         ({"pp": "2"}, "pp: must be a whole number above 0, not '2'"),
-        ({"pp": 99}, "pp: "),
+        ({"pp": 5}, "pp: dp 1 and pp 5 need 5 workers, and there are 4"),
+        ({"dp": 2, "pp": 3}, "dp: dp 2 and pp 3 need 6 workers, and there are 4"),
         ({"faults": None}, "faults: must be a list, as in faults=[kintsugi.fail_at(3, 'w01')], not None"),
         ({"faults": fail_at(1, "w00")}, "faults: must be a list"),
         ({"options": WorkerOptions()}, "options: must be of AgentOptions, not WorkerOptions("),
