@@ -97,7 +97,8 @@ def require_folder(folder: Path, field: str) -> None:
         InvalidInputError: it is not; `field` is what it was named as.
     """
     if not folder.is_dir():
-        raise InvalidInputError("there is no such folder", field=field, value=str(folder))
+        what = "is a file, not a folder" if folder.exists() else "there is no such folder"
+        raise InvalidInputError(what, field=field, value=str(folder))
 
 
 def write_synced(path: Path, text: str) -> None:

@@ -192,6 +192,7 @@ def test_bad_input_is_refused_by_name(folder, tmp_path, capsys):
     assert refusal(capsys, folder)["field"] == "first: colour"
     told = refusal(capsys, tmp_path / "nowhere")
     assert (told["field"], told["message"]) == ("folder", "there is no such folder")
+    assert refusal(capsys, folder / "baseline.json")["message"] == "is a file, not a folder"
     (tmp_path / "empty").mkdir()
     assert refusal(capsys, tmp_path / "empty")["message"] == "has no cases/*.json"
 
