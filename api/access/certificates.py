@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from api.settings import Settings
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 
 RENEWAL_SECONDS = 14 * 86_400.0
 """A certificate that ends sooner is worth a warning: a service that starts may run for long."""
@@ -71,7 +71,7 @@ def _check_readable(name: str, path: Path) -> None:
     try:
         path.read_bytes()
     except OSError as error:
-        raise InvalidInputError(f"cannot be read: {error.strerror or error}", field=name, value=str(path)) from error
+        raise InvalidInputError(f"cannot be read: {cause_of(error)}", field=name, value=str(path)) from error
 
 
 def _reason(error: ssl.SSLError, certificate: Path) -> str:

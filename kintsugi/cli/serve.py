@@ -28,7 +28,7 @@ from api.settings import Settings, settings_of
 from api.spans import require_opentelemetry
 from api.storage.store import Store
 from kintsugi.core.descriptors import allow_most
-from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
 from kintsugi.core.version import __version__
 from planner.warmup import warm_up
 
@@ -209,8 +209,7 @@ def _told_of(settings: Settings) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeError) as error:  # of which the latter is how names are refused that can be none
-        cause = getattr(error, "strerror", None) or error
-        reason = f"cannot listen on {settings.host} port {settings.port}: {cause}; choose another host or port"
+        reason = f"cannot listen on {settings.host} port {settings.port}: {cause_of(error)}; choose another host or port"
         raise InvalidInputError(reason, field="port", value=settings.port) from error
 
 

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.runtime.disk import make_folder
 from kintsugi.simulator import figures, report
 from kintsugi.simulator.policies import ALL, chosen
@@ -110,4 +110,4 @@ def _write(folder: Path, case: Scenario, results: Sequence[Result], rows: Sequen
         runs = [r.outcome for r in results if r.outcome.seed == 0 and dict(r.values) == dict(results[0].values)]
         figures.draw(folder, runs, rows, case.load_profile().microbatch_size)
     except OSError as error:
-        raise InvalidInputError(f"cannot be written: {error.strerror or error}", field="out", value=str(folder)) from error
+        raise InvalidInputError(f"cannot be written: {cause_of(error)}", field="out", value=str(folder)) from error

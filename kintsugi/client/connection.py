@@ -20,7 +20,7 @@ import tenacity
 from kintsugi.client.answers import AwayError, require_answer, understood
 from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, whole
 from kintsugi.client.patience import Patience
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 
 T = TypeVar("T")
 
@@ -249,7 +249,7 @@ def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        message = f"is no file of certificates that can be read ({error.strerror or error}); give one in PEM form"
+        message = f"is no file of certificates that can be read ({cause_of(error)}); give one in PEM form"
         raise InvalidInputError(message, field="ca_file", value=ca_file) from error
 
 

@@ -74,7 +74,7 @@ def whole(field: str, value: int) -> None:
 def name(field: str, value: str) -> None:
     """Require a name of 1 to 200 printable characters."""
     if not isinstance(value, str):
-        raise InvalidInputError(f"must be a text, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
+        raise InvalidInputError(f"must be a text, not {_told(value)}", field=field, value=_told(value))
     if not 1 <= len(value) <= LONGEST_NAME or not value.isprintable():
         raise InvalidInputError(f"must be a name of 1 to {LONGEST_NAME} printable characters", field=field, value=value[:200])
 
@@ -225,7 +225,7 @@ def _shown(value: float) -> float | str:
 
 
 def _worded(value: float) -> float | str:
-    return repr(value)[:200] if isinstance(value, str) else _shown(value)
+    return _told(value) if isinstance(value, str) else _shown(value)
 
 
 def _told(value: object) -> str:

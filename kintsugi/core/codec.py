@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from kintsugi.core.decoding import below, decoder
 from kintsugi.core.encoding import Encoder, whole
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 
 T = TypeVar("T")
 
@@ -99,8 +99,7 @@ def load(kind: type[T], path: str | Path, *, named: str = "") -> T:
         try:
             text = Path(path).read_bytes()
         except (OSError, ValueError) as error:  # of which the latter is how names with a zero byte are refused
-            reason = getattr(error, "strerror", None) or error
-            raise InvalidInputError(f"cannot be read: {reason}", field="file", value=str(path)) from error
+            raise InvalidInputError(f"cannot be read: {cause_of(error)}", field="file", value=str(path)) from error
         return loads(kind, text)
 
 

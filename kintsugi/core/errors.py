@@ -216,6 +216,11 @@ def told_as(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
+def cause_of(error: Exception) -> str:
+    """What the system says of an error, without its number and the file, which messages name in their own way."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def some(names: Collection[str], most: int = 8) -> str:
     """The first of these names, and how many others there are, for messages that say what exists."""
     left = len(names) - most

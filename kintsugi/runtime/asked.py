@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import Ranges
 from kintsugi.core.profile import Profile
@@ -110,8 +110,7 @@ def require_addresses(options: WorkerOptions, workers: Iterable[str]) -> None:
             with socket.socket(family, kind, protocol) as tried:
                 tried.bind(where)
         except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            message = f"is no address that this machine's workers can listen at: {reason}"
+            message = f"is no address that this machine's workers can listen at: {cause_of(error)}"
             raise InvalidInputError(message, field="options.worker.address", value=address) from error
 
 

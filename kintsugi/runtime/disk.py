@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 
 import structlog
 
-from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
 from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.layout import JOURNALS
 
@@ -63,7 +63,7 @@ def make_folder(folder: Path, field: str) -> None:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        message = f"is no folder that can be made and written to ({error.strerror or error}); name another one"
+        message = f"is no folder that can be made and written to ({cause_of(error)}); name another one"
         raise InvalidInputError(message, field=field, value=str(folder)) from error
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.simulator.faults import Incident
 
 MILLISECONDS = 1000.0
@@ -41,8 +41,7 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(f"is no text of lines: {error}", field="trace", value=str(path)) from error
     except (OSError, ValueError) as error:  # of which the latter is how names with a zero byte are refused
-        reason = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"cannot be read: {reason}", field="trace", value=str(path)) from error
+        raise InvalidInputError(f"cannot be read: {cause_of(error)}", field="trace", value=str(path)) from error
     if not rows:
         raise InvalidInputError("has no lines", field="trace", value=str(path))
     is_events = len(rows[0]) == 3 and rows[0][1] in ("add", "remove")

@@ -26,7 +26,7 @@ import structlog
 
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps, loads
-from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError
+from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError, cause_of
 from kintsugi.runtime.changes import first_change
 from kintsugi.runtime.disk import replace_whole, sync_folder, write_synced
 from kintsugi.runtime.layout import LATEST
@@ -56,7 +56,7 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 def _unreadable(error: OSError, checkpoint: str, name: str) -> DamagedCheckpointError:
     kind = DamagedCheckpointError if error.errno in _GONE else UnreadableCheckpointError
-    return kind(f"{name} cannot be read: {error.strerror or error}", field=checkpoint, value=name)
+    return kind(f"{name} cannot be read: {cause_of(error)}", field=checkpoint, value=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.disk import make_folder, replace_whole
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR, SUPERVISOR_LOCK
@@ -125,7 +125,7 @@ class Supervisor:
             self._process = self._started(environment)
         except OSError as error:
             structlog.get_logger("kintsugi.supervisor").warning("the command cannot be started", reason=str(error))
-            why = error.strerror or str(error)
+            why = cause_of(error)
             attempt = replace(attempt, ended_at=time.time(), reason=EndReason.NOT_STARTED, not_started_because=why)
             return replace(record, attempts=(*record.attempts, attempt))
         attempt = replace(attempt, pid=self._process.pid)
