@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _status(given: list[str]) -> int:
     """Run the command; what went wrong is told, and gives its exit status."""
     try:
+        _require_no_empty_text(given)
         result = _app(given)(args=given, prog_name="kintsugi", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except KintsugiError as error:
@@ -96,6 +97,21 @@ def _app(given: Sequence[str]) -> typer.Typer:
         if _is_there(name):
             app.command(name, help=line)(lambda: None)
     return app
+
+
+def _require_no_empty_text(given: Sequence[str]) -> None:
+    """Require words with something in them, up to those of another command: an empty path would be the folder that one is in.
+
+    Raises:
+        InvalidInputError: one is empty.
+    """
+    own = itertools.takewhile(lambda argument: argument != "--", given)
+    for before, argument in itertools.pairwise(("kintsugi", *own)):
+        option, is_joined, value = argument.partition("=")
+        is_empty_value = bool(is_joined) and not value and option.startswith("--")
+        if is_empty_value or not argument:
+            message = "is followed by an empty text, as of a shell's variable that is not set; give it a value, or leave it out"
+            raise InvalidInputError(message, field=option if is_empty_value else before, value="")
 
 
 def _is_there(command: str) -> bool:

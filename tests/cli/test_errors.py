@@ -31,6 +31,33 @@ def test_values_are_shown_on_one_line(value, shown):
     assert error_line(InvalidInputError("is wrong", field="x", value=value)) == f"kintsugi: x: is wrong (value: {shown})"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["simulate", "--scenario", "spot", "--out", ""], "--out"),
+        (["simulate", "--out=", "--scenario", "spot"], "--out"),
+        (["matrix", ""], "matrix"),
+        (["regress", "--update", ""], "--update"),
+        (["supervise", "", "--", "true", ""], "supervise"),
+    ],
+)
+def test_an_empty_text_stands_for_nothing(tmp_path, monkeypatch, capsys, arguments, named):
+    """Of a shell's variable that is not set: as a folder it would be the one that one is in."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith(f"kintsugi: {named}: is followed by an empty text")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_words_of_another_command_may_be_empty(tmp_path):
+    seen = "import sys; sys.exit(sys.argv[1:] != ['', '--x='])"
+    with pytest.raises(SystemExit) as left:
+        main(["supervise", str(tmp_path), "--", sys.executable, "-c", seen, "", "--x="])
+    assert left.value.code == 0
+
+
 def test_a_long_value_keeps_its_ends():
     line = error_line(InvalidInputError("is wrong", field="x", value="/begin/" + "m" * 5000 + "/end"))
     assert "/begin/" in line
