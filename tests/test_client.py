@@ -424,6 +424,12 @@ def test_attempts_are_told_by_the_standard_logger_alone(caplog, capsys, monkeypa
     assert len(requests) == 3
     assert [(record.name, record.levelname) for record in caplog.records] == [("kintsugi.client", "WARNING")] * 2
     assert caplog.messages[0] == "the service at http://service does not answer: refused; attempt 2 of 3 in 0 s"
+    again, _ = answering(*[httpx2.ConnectError("refused")] * 6)
+    caplog.clear()
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            again.job("llama")
+    assert [message.rpartition("; ")[2] for message in caplog.messages] == ["attempt 2 of 3 in 0 s", "attempt 3 of 3 in 0 s"]
     assert capsys.readouterr().out == ""
 
 

@@ -27,6 +27,8 @@ T = TypeVar("T")
 LOG = logging.getLogger("kintsugi.client")
 LONGEST_PAUSE_SECONDS = 60.0
 """Before a retry, however long the service asks for."""
+REMINDER_SECONDS = 60.0
+"""How often the same attempt for the same reason is worth a warning, whichever request it is of."""
 CONNECTED = ("connect_tcp.complete", "start_tls.complete")
 """How the names of httpcore's events end that tell of a connection, or of its encryption."""
 TOKEN_VARIABLE = "KINTSUGI_TOKEN"  # noqa: S105 - the name of a variable
@@ -47,6 +49,8 @@ class Connection:
         self._deadline: float | None = None
         self._answer_time = AnswerTime()
         self._streams: WeakSet[Any] = WeakSet()
+        self._told_at: dict[tuple[str, int], float] = {}
+        """When a reason for a retry was told last, with the attempt's number, on the monotonic clock."""
         self._address = checked_address(url)
         self._http = httpx2.Client(
             base_url=url,
@@ -163,8 +167,12 @@ class Connection:
         return min(longest, (tenacity.wait_exponential(multiplier=first, max=longest) + tenacity.wait_random(0.0, first))(state))
 
     def _tell_of_retry(self, state: tenacity.RetryCallState) -> None:
-        told, attempts = _failure(state).message, self.patience.attempts
-        LOG.warning("%s; attempt %d of %d in %.2g s", told, state.attempt_number + 1, attempts, state.upcoming_sleep)
+        told, attempt, now = _failure(state).message, state.attempt_number + 1, time.monotonic()
+        is_news = now - self._told_at.get((told, attempt), -math.inf) >= REMINDER_SECONDS
+        if is_news:
+            self._told_at = {key: at for key, at in self._told_at.items() if now - at < REMINDER_SECONDS} | {(told, attempt): now}
+        log = LOG.warning if is_news else LOG.debug
+        log("%s; attempt %d of %d in %.2g s", told, attempt, self.patience.attempts, state.upcoming_sleep)
 
     def _timeout(self, wait_seconds: float = 0.0) -> httpx2.Timeout:
         deadline = self._deadline

@@ -1,5 +1,6 @@
 """Asks for decisions in a thread of its own, so that the agent's protocol never waits for the service."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -13,13 +14,15 @@ import structlog
 
 from kintsugi.core.decision import Decision
 from kintsugi.core.ending import Ending
-from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.core.errors import KintsugiError, UnavailableError, some
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.runtime.control.decisions import Ahead, Awaiting, Decisions, JobRequest
 
 _REPEAT_SECONDS = 0.5
 """Between two times that a source which does not answer is asked."""
+_REMINDER_SECONDS = 60.0
+"""How often it is told that a decision is still waited for."""
 
 
 class Decider:
@@ -142,14 +145,30 @@ class Decider:
             UnavailableError: the source did not answer within the time.
             KintsugiError: there is no decision.
         """
-        deadline = time.monotonic() + self._timeout_seconds
+        deadline, told_at = time.monotonic() + self._timeout_seconds, -math.inf
         while True:
             try:
                 question()
                 return time.monotonic()
-            except UnavailableError:
-                if self._is_closing.wait(_REPEAT_SECONDS) or time.monotonic() > deadline:
+            except UnavailableError as error:
+                if time.monotonic() - told_at >= _REMINDER_SECONDS:
+                    told_at, left = time.monotonic(), max(deadline - time.monotonic(), 0.0)
+                    self._log.warning(
+                        "waits for a decision", about=self._asked_about(), reason=error.message, seconds_left=round(left)
+                    )
+                if self._is_closing.wait(_REPEAT_SECONDS):
                     raise
+                if time.monotonic() > deadline:
+                    raise self._waited_in_vain(error) from error
+
+    def _asked_about(self) -> list[str]:
+        """What happened that no decision answered yet; nothing where a job begins anew."""
+        return [f"{event.kind.value} {event.worker}" for event in self._unanswered]
+
+    def _waited_in_vain(self, error: UnavailableError) -> UnavailableError:
+        about = some(self._asked_about()) or "the job's beginning anew"
+        message = f"no decision on {about} came within {self._timeout_seconds:g} s (decision_timeout_seconds of AgentOptions)"
+        return UnavailableError(f"{message}: {error.message}", field=error.field, value=error.value)
 
     def _decide_once(self) -> None:
         self._tell_all()

@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
@@ -83,6 +84,20 @@ def test_events_that_nobody_answered_are_told_again_with_the_next_ones(request_)
     wait_for(decider)
     assert source.calls == [["w01"], ["w01", "w02"]]
     assert not {"w01", "w02"} & set(decider.decisions[-1].plan.workers)
+    decider.close()
+
+
+def test_what_is_waited_for_is_told_once_a_minute_and_in_the_error(request_):
+    decider = Decider(Flaky([UnavailableError("gone", field="url")] * 9), timeout_seconds=1.2)
+    decider.start(request_)
+    with capture_logs() as logs:
+        decider.submit([lost("w01")])
+        with pytest.raises(UnavailableError) as given_up:
+            wait_for(decider)
+    waits = [log for log in logs if log["event"] == "waits for a decision"]
+    assert [(log["about"], log["reason"], log["seconds_left"]) for log in waits] == [(["worker_failed w01"], "gone", 1)]
+    told = "no decision on worker_failed w01 came within 1.2 s (decision_timeout_seconds of AgentOptions): gone"
+    assert (given_up.value.message, given_up.value.field) == (told, "url")
     decider.close()
 
 
