@@ -32,7 +32,7 @@ from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
-from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions
+from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions, require_steps_left
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
@@ -125,8 +125,8 @@ class PlainRun:
             scheduler: of the learning rate; anything with `state_dict` and `load_state_dict`.
 
         Raises:
-            InvalidInputError: the folder is another job's, or the model, the scheduler or the optimizer keeps what
-                cannot be written.
+            InvalidInputError: the folder is another job's, more steps are trained in it than the job is to have, or the model,
+                the scheduler or the optimizer keeps what cannot be written.
         """
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
         self._entries()  # what cannot be written is refused before anything is trained
@@ -139,6 +139,7 @@ class PlainRun:
             self._store.clear()
         found = self._agreed(self._store.newest() if self.rank == 0 else None)
         if found is not None:
+            require_steps_left(found.step, self.num_steps, self._folder)
             self._load(found)
         start = self._sampler.step_of(found.manifest.sampler) if found is not None else 0
         source = Source.START if found is None else Source.CHECKPOINT

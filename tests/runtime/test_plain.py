@@ -133,6 +133,14 @@ def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
         run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
 
 
+def test_a_life_that_asks_for_fewer_steps_than_are_trained_is_refused_and_one_that_asks_for_as_many_trains_none(tmp_path):
+    trained(tmp_path, 6)
+    with refuses("num_steps", 4, "is fewer than the 6 that are trained in"):
+        trained(tmp_path, 4, num_steps=4)
+    assert trained(tmp_path, 6, num_steps=6)[1] == []
+    assert audit(tmp_path).is_complete
+
+
 def test_another_kind_of_optimizer_does_not_go_on(tmp_path):
     trained(tmp_path, 3)
     run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)

@@ -17,7 +17,7 @@ import structlog
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, Manifest
-from kintsugi.runtime.checkpoints.recording import RunOptions
+from kintsugi.runtime.checkpoints.recording import RunOptions, require_steps_left
 from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.messages import PartFailed, PartWritten
@@ -101,6 +101,7 @@ class Keeper:
 
         Raises:
             UnavailableError: the disk hangs, or gives none of those that are there.
+            InvalidInputError: more steps are trained already than the job is to have.
         """
         if self._options is None:
             return None
@@ -108,6 +109,7 @@ class Keeper:
         if left is None:
             return None
         found, history = left
+        require_steps_left(found.step, self._options.geometry.num_steps, self._options.folder)
         self._restored_step = found.step
         self._log.info("goes on from a checkpoint", step=found.step, run=str(self._options.folder))
         losses, microbatches = history.losses, history.microbatches

@@ -9,6 +9,7 @@ from pathlib import Path
 from estimator.interval import daly_interval_seconds
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
 from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore
@@ -113,6 +114,19 @@ def geometry_of(job: TrainingJob) -> Geometry:
         num_layers=len(job.layers),
         num_steps=job.num_steps,
     )
+
+
+def require_steps_left(trained: int, num_steps: int, folder: Path) -> None:
+    """Require a run to be as long as what was trained of it: nobody can be given an earlier state than its checkpoint's.
+
+    Raises:
+        InvalidInputError: more steps are trained already.
+    """
+    if trained > num_steps:
+        message = (
+            f"is fewer than the {trained} that are trained in {folder} already; ask for at least as many, or take a new folder"
+        )
+        raise InvalidInputError(message, field="num_steps", value=num_steps)
 
 
 def _digest(job: TrainingJob) -> str:

@@ -59,8 +59,8 @@ class AuditReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step is committed."""
-        return self.committed_steps == self.num_steps
+        """Whether every step is committed: all that the latest life was to train, which an earlier one may have had more of."""
+        return self.committed_steps >= self.num_steps
 
 
 def audit(run: Path) -> AuditReport:

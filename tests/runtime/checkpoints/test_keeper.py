@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
 from kintsugi.runtime.messages import PartFailed, PartWritten, StepDone
+from tests.core.refusals import refuses
 from tests.runtime.jobs import odd_job
 
 ATTEMPT, STEP = 1, 4
@@ -234,6 +236,19 @@ def test_the_next_life_goes_on_from_the_newest_checkpoint_and_clears_what_was_be
     assert later.progress.losses == {step: 10.0 + step for step in range(STEP)}
     assert later.progress.microbatches == dict.fromkeys(range(STEP), (1, 1))
     later.keeper.close()
+
+
+def test_a_life_that_asks_for_fewer_steps_than_are_trained_is_refused(run):
+    run.write_all()
+    run.keeper.close()
+    later = Run(run.options.folder)
+    later.options = replace(later.options, geometry=replace(later.options.geometry, num_steps=STEP - 1))
+    keeper = Keeper(later.options, later.progress)
+    with refuses("num_steps", STEP - 1, f"is fewer than the {STEP} that are trained in {run.options.folder} already"):
+        keeper.begin()
+    assert later.progress.losses == {}
+    later.keeper.close()
+    keeper.close()
 
 
 def test_one_that_is_complete_once_a_later_one_is_whole_is_removed(run):

@@ -41,6 +41,7 @@ def test_a_run_over_several_plans_is_proven(scribe):
     assert report.problems == ()
     assert report.is_exact
     assert report.is_complete
+    assert replace(report, num_steps=5).is_complete  # as a later life may ask for that has nothing left to train
     assert [(e.epoch, e.num_steps, e.num_samples) for e in report.epochs] == [(0, 3, 24), (1, 3, 24), (2, 1, 8)]
     assert {(e.duplicates, e.missing, e.extra) for e in report.epochs} == {(0, 0, 0)}
     assert report.undone == ()
