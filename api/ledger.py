@@ -21,6 +21,7 @@ from api.storage.store import Store
 from api.storage.stored import Appointment, WriteKey
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.handling import DeadlineKind, Expiry
+from kintsugi.core.membership import Event
 
 ATTEMPTS = 20
 """How often a write looks again when another process was first."""
@@ -131,7 +132,7 @@ class Ledger(Records):
         chapter = self._chapter(state, contents)
         before, after = state.history, chapter.after
         self._commit(state, chapter, key)
-        self._tell(state.job.id, chapter)
+        self._tell(state, chapter)
         for entry in chapter.entries:
             self.heard(state.job.id, entry)
         known = replace(state, history=after, heard_at=chapter.entries[-1].received_at)
@@ -143,14 +144,15 @@ class Ledger(Records):
         self._metrics.logged(contents)
         return chapter.entries[-1]
 
-    def _tell(self, job: str, chapter: Chapter) -> None:
+    def _tell(self, state: JobState, chapter: Chapter) -> None:
         """Say in the service's log what stands in the job's, now that it is durable."""
         contents, last = [entry.content for entry in chapter.entries], chapter.entries[-1]
         log = self._log.debug if all(map(is_routine, contents)) else self._log.info
         told: dict[str, object] = {"number": last.number, "generation": last.generation, "decided": last.decided, **said(contents)}
         told |= {"problem": last.problem["code"]} if last.problem else {}
         told |= {"deferred": True} if last.deferred else {}
-        log("logged", job=job, what=headlines(contents), **told)
+        told |= _in_vain(state.history, contents)
+        log("logged", job=state.job.id, what=headlines(contents), **told)
 
     def _chapter(self, state: JobState, contents: Sequence[Content]) -> Chapter:
         now = self.now()
@@ -201,6 +203,14 @@ class Ledger(Records):
         )
         if outcome.decided.plan is not None:
             self.keep_plan(job, stored, Planned(outcome.decided.plan, outcome.snapshot.cluster))
+
+
+def _in_vain(before: History, contents: Sequence[Content]) -> dict[str, object]:
+    """What events say that changes nothing, for those who told it and wonder."""
+    events = [content for content in contents if isinstance(content, Event)]
+    past = [event for event in events if before.is_of_a_past_life(event)]
+    unheeded = sorted({field for event in events for field in event.unheeded})
+    return ({"of_a_past_life": headlines(past)} if past else {}) | ({"unheeded": unheeded} if unheeded else {})
 
 
 def _concluded(history: History, outcome: Outcome, now: str) -> History:

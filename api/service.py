@@ -11,6 +11,7 @@ from api.jobs.admission import (
     check_ending,
     check_measured,
     check_report,
+    refuse_contradictions,
     refuse_other_events,
     refuse_other_generations,
     require_going_on,
@@ -76,6 +77,7 @@ class Service(Ledger):
 
         Raises:
             NotFoundError: no such job, worker or host; nothing was stored.
+            InvalidInputError: an event says of a worker that it is where it is not; nothing was stored.
             ConflictError: an id belongs to another event, or the job has ended; nothing was stored.
             StaleGenerationError: the events speak of another generation than the latest; nothing was stored.
             InfeasibleError: no plan exists for the members that are left; the events are stored.
@@ -90,6 +92,7 @@ class Service(Ledger):
             if new:
                 require_going_on(state.history)
             refuse_other_generations(new, state.history)
+            refuse_contradictions(new, state.history)
             return new or max(seen.values(), key=lambda entry: entry.number)
 
         return _told(self.write(job, _key(job, idempotency_key, codec.digest(events)), accept))

@@ -6,10 +6,13 @@ from typing import Any
 from api.jobs.history import Entry, History
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Ending, EndingRecord
-from kintsugi.core.errors import ConflictError, NotFoundError, StaleGenerationError
+from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleGenerationError
 from kintsugi.core.handling import Approval, PlanStatus, Standing
-from kintsugi.core.membership import Event
+from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
+
+MOVES = frozenset({EventKind.WORKER_JOINED, EventKind.WORKER_STAYING})
+"""Events that may say that a worker is on another host now."""
 
 
 def require_going_on(history: History) -> None:
@@ -70,6 +73,28 @@ def refuse_other_generations(events: Sequence[Event], history: History) -> None:
                 current_generation=latest,
                 value=event.generation,
             )
+
+
+def refuse_contradictions(events: Sequence[Event], history: History) -> None:
+    """Require events to say of no worker that it is where it is not: who says so may mean another worker.
+
+    What is told of a past life may be true of that one.
+
+    Raises:
+        InvalidInputError: one does.
+    """
+    moved: dict[str, str] = {}
+    for event in events:
+        if event.worker is None or event.host is None:
+            continue
+        if event.kind in MOVES:
+            moved[event.worker] = event.host
+        elif not history.is_of_a_past_life(event):
+            known = history.membership.cluster.by_id.get(event.worker)
+            there = moved.get(event.worker, event.host if known is None else known.host)
+            if event.host != there:
+                message = f"is not where {event.worker} is, which is on {there}; leave it out, or name another worker"
+                raise InvalidInputError(message, field="host", value=event.host)
 
 
 def check_report(report: Report, history: History) -> None:

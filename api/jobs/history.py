@@ -172,6 +172,10 @@ class History:
         coalesces = self.lifecycle.handling.coalesce_seconds > 0 and any(isinstance(content, Event) for content in contents)
         return self.deferred_since is not None or coalesces
 
+    def is_of_a_past_life(self, event: Event) -> bool:
+        """Whether a worker that lives again is spoken of as it was before; 0, the default, does not say which life is meant."""
+        return 0 < event.incarnation < self.incarnations.get(event.worker or "", 0)
+
     def replayed(self, entry: Entry) -> "History":
         """The history once a stored entry happened, with what was decided about it at that time."""
         result = self.after(entry.content, entry.received_at)
@@ -197,7 +201,7 @@ class History:
 
     def _after_event(self, event: Event) -> "History":
         number = self.number + 1
-        if self._is_of_a_past_life(event):
+        if self.is_of_a_past_life(event):
             return replace(self, number=number)
         membership = self.membership.after(event)
         reborn = {event.worker} if event.worker is not None and self._is_reborn(event) else set()
@@ -224,10 +228,6 @@ class History:
             return False
         is_elsewhere = event.host not in (None, self.membership.cluster.by_id[event.worker].host)
         return is_elsewhere or event.incarnation > self.incarnations.get(event.worker, 0)
-
-    def _is_of_a_past_life(self, event: Event) -> bool:
-        """Whether a worker that lives again is spoken of as it was before; 0, the default, does not say which life is meant."""
-        return 0 < event.incarnation < self.incarnations.get(event.worker or "", 0)
 
     def _after_report(self, report: Report, before: "History") -> "History":
         if report.status is ReportStatus.REJECTED:

@@ -42,6 +42,19 @@ HOST_EVENTS = frozenset({EventKind.HOST_FAILED, EventKind.HOST_JOINED})
 LINK_EVENTS = frozenset({EventKind.LINK_CONNECTED, EventKind.LINK_DISCONNECTED, EventKind.LINK_DEGRADED})
 LOSSES = frozenset({EventKind.WORKER_FAILED, EventKind.DEVICE_FAILED, EventKind.HOST_FAILED, EventKind.WORKER_DRAINING})
 RETURNS = frozenset({EventKind.WORKER_JOINED, EventKind.HOST_JOINED})
+HEEDED = {
+    "worker": WORKER_EVENTS,
+    "host": WORKER_EVENTS | HOST_EVENTS,
+    "link": LINK_EVENTS,
+    "incarnation": WORKER_EVENTS,
+    "deadline_seconds": frozenset({EventKind.WORKER_DRAINING}),
+    "speed_ratio": frozenset({EventKind.STRAGGLER, EventKind.RECOVERED, EventKind.WORKER_JOINED}),
+    "alpha_seconds": LINK_EVENTS,
+    "beta_seconds_per_byte": LINK_EVENTS,
+}
+"""The kinds of events that each field says something of; to others it makes no difference."""
+MEASUREMENT = ("alpha_seconds", "beta_seconds_per_byte")
+"""Of a link: what it costs takes both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +98,15 @@ class Event:
         if self.kind is EventKind.STRAGGLER and self.speed_ratio is None:
             raise InvalidInputError("is needed by an event of kind straggler", field="speed_ratio")
         self._check_values()
+
+    @property
+    def unheeded(self) -> tuple[str, ...]:
+        """Fields that say something which makes no difference: to an event of this kind, or without the rest of a measurement."""
+        return tuple(field for field in HEEDED if getattr(self, field) not in (None, 0) and not self._heeds(field))
+
+    def _heeds(self, field: str) -> bool:
+        is_whole = field not in MEASUREMENT or all(getattr(self, part) is not None for part in MEASUREMENT)
+        return is_whole and self.kind in HEEDED[field]
 
     def _check_values(self) -> None:
         checks.non_negative("incarnation", self.incarnation)

@@ -41,6 +41,18 @@ def test_what_comes_is_told_with_what_follows_from_it(client, job):
     ]
 
 
+def test_what_changes_nothing_is_told_to_do_so(client, job):
+    with capture_logs() as lines:
+        client.post(EVENTS, json=event("a", 0, "w01", "worker_joined", incarnation=7, deadline_seconds=9.0))
+        client.post(EVENTS, json=event("b", 1, "w01", incarnation=3))
+        client.post(EVENTS, json={**event("c", 1, None, "link_degraded"), "link": ["h00", "h01"], "alpha_seconds": 0.1})
+    assert told(lines, "what", "of_a_past_life", "unheeded") == [
+        {"event": "logged", "what": "worker_joined w01", "unheeded": ["deadline_seconds"]},
+        {"event": "logged", "what": "worker_failed w01", "of_a_past_life": "worker_failed w01"},
+        {"event": "logged", "what": "link_degraded h00-h01", "unheeded": ["alpha_seconds"]},
+    ]
+
+
 def test_events_that_leave_no_plan_are_told_with_the_reason(client, job):
     with capture_logs() as lines:
         client.post(EVENTS, json={"events": [event(f"lost{n}", 0, f"w{n:02d}") for n in range(6)]})

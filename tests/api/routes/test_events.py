@@ -61,6 +61,19 @@ def test_an_unknown_subject_is_not_found_and_nothing_is_logged(client, job, body
     assert client.get(JOB).json() == job
 
 
+def test_a_worker_that_is_said_to_be_where_it_is_not_is_refused_and_nothing_is_logged(client, job):
+    """Whoever told it may mean another one, but for one of a past life, which may have been there."""
+    elsewhere = client.post(EVENTS, json=event("a", 0, "w00", host="h02"))
+    assert elsewhere.status_code == 422
+    assert elsewhere.json()["error"]["field"] == "host"
+    assert "is not where w00 is, which is on h00" in elsewhere.json()["error"]["message"]
+    assert client.get(EVENTS).json()["events"] == []
+    moved = event("b", 0, "w00", "worker_joined", host="h02", incarnation=2)
+    assert client.post(EVENTS, json={"events": [moved, event("c", 0, "w00", host="h02")]}).status_code == 200
+    for told, status in ((event("d", 1, "w00", host="h00"), 422), (event("e", 1, "w00", host="h00", incarnation=1), 200)):
+        assert client.post(EVENTS, json=told).status_code == status
+
+
 def test_several_failures_at_once_give_one_plan(client, job):
     answer = client.post(EVENTS, json={"events": [event("a", 0, "w00"), event("b", 0, "w03")]}).json()
     assert answer["generation"] == 1
