@@ -202,7 +202,7 @@ class Service(Ledger):
             return remembered[0]
         stored = None if job is None else self.store.job(job)
         if stored is not None and stored.request_digest != digest:
-            raise ConflictError("belongs to a job that was created from another request", field="id", value=job)
+            raise ConflictError("belongs to a job that was created from another request; choose another", field="id", value=job)
         return None if stored is None else stored.id
 
 

@@ -1,7 +1,7 @@
 """Questions that store nothing: what a plan costs, and what would be decided if."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from api.decisions.planning import decide
@@ -9,9 +9,10 @@ from api.jobs.history import History
 from api.records import JobState
 from api.schemas import EstimateRequest, WhatIf, cluster_of
 from api.service import Service
-from estimator.estimate import estimate
+from estimator.costs import Costs
+from estimator.estimate import estimate, overfull
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.decision import Decision, PlanEstimate
 from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
@@ -19,21 +20,22 @@ from kintsugi.core.profile import Profile
 from planner.adoption import fitting
 
 
-def estimated(request: EstimateRequest) -> Estimate:
-    """The price of a plan.
+def estimated(request: EstimateRequest) -> PlanEstimate:
+    """The price of a plan, and which of its workers have too little memory for it.
 
     Raises:
         InvalidInputError: the plan does not fit profile or cluster.
-        InfeasibleError: a stage does not fit its memory.
     """
     cluster = cluster_of(request.cluster, request.workers, request.workers_per_host)
-    return estimate(
+    price = estimate(
         fitting(request.plan, request.profile, cluster),
         request.profile,
         cluster,
         reconfiguration_seconds=request.reconfiguration_seconds,
         mtbf_seconds=request.mtbf_seconds,
     )
+    full = dict.fromkeys(stage.worker for stage in overfull(price, Costs(request.profile, cluster)))
+    return PlanEstimate(**{part.name: getattr(price, part.name) for part in fields(price)}, overfull_workers=tuple(full))
 
 
 def considered(request: WhatIf, service: Service) -> Decision:

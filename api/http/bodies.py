@@ -21,7 +21,7 @@ from api.rendezvous import Meeting, MeetingWrite
 from api.schemas import EstimateRequest, EventBatch, Judgement, NewJob, SimulationReply, SimulationRequest, WhatIf
 from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
 from kintsugi.core import codec
-from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.decision import Decision, PlanEstimate
 from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.handling import ApprovalPage, ApprovalRecord
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
@@ -65,7 +65,7 @@ RESPONSES = (
     Delivery,
     DeliveryPage,
     EndingRecord,
-    Estimate,
+    PlanEstimate,
     EventPage,
     Export,
     JobPage,

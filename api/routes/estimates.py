@@ -6,14 +6,14 @@ from api.deps import BODY_PROBLEMS, DeskDep, reply
 from api.http.bodies import EstimateBody, WhatIfBody, takes, tells
 from api.schemas import EstimateRequest, WhatIf
 from api.studies import considered, estimated
-from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.decision import Decision, PlanEstimate
 
 router = APIRouter(prefix="/v1", tags=["studies"])
 
 
-@router.post("/estimates", responses=tells(Estimate) | BODY_PROBLEMS, openapi_extra=takes(EstimateRequest))
+@router.post("/estimates", responses=tells(PlanEstimate) | BODY_PROBLEMS, openapi_extra=takes(EstimateRequest))
 async def post_estimate(body: EstimateBody, desk: DeskDep) -> Response:
-    """What a plan costs on a cluster."""
+    """What a plan costs on a cluster, whether its workers have the memory for it or not: those that have too little are named."""
     return reply(await desk.plan(estimated, body))
 
 

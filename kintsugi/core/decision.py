@@ -64,6 +64,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEstimate(Estimate):
+    """What a plan that somebody asks about costs, whether its workers have the memory for it or not."""
+
+    overfull_workers: tuple[str, ...] = ()
+    """Whose usable memory is less than the peak of their stages: the plan cannot run on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
     """Some bytes of one layer's state from a survivor to a worker that needs them."""
 

@@ -19,7 +19,19 @@ def estimate_of(plan, **changes):
 def test_the_estimate_of_a_plan_is_the_decisions_own(client, job):
     response = client.post("/v1/estimates", json=estimate_of(job["decision"]["plan"]))
     assert response.status_code == 200
-    assert response.json() == job["decision"]["estimate"]
+    assert response.json() == {**job["decision"]["estimate"], "overfull_workers": []}
+
+
+def test_an_estimate_names_the_workers_whose_memory_is_too_small_by_a_byte(client, job):
+    decision, workers = job["decision"], job["cluster"]["workers"]
+    peaks = {stage["worker"]: stage["peak_memory_bytes"] for stage in decision["estimate"]["stages"]}
+    small = sorted(peaks)[-1]
+    given = [{**worker, "memory_bytes": peaks[worker["id"]] - (worker["id"] == small)} for worker in workers]
+    body = estimate_of(decision["plan"], cluster={**job["cluster"], "workers": given})
+    del body["workers"], body["workers_per_host"]
+    response = client.post("/v1/estimates", json=body)
+    assert response.status_code == 200, response.text
+    assert response.json() == {**decision["estimate"], "overfull_workers": [small]}
 
 
 def test_a_plan_of_strangers_has_no_estimate(client, job):

@@ -261,7 +261,7 @@ class CheckpointStore:
             found = "; ".join(f"{error.field}/{error.message}" for error in damaged)
             message = f"{found}: mend what its disk is on and train again, or remove them to begin from the first step"
             raise UnavailableError(message, field="run", value=str(self._folder))
-        self._warn(damaged, "none")
+        self._warn(damaged, "none; the run begins anew")
         return None
 
     @property

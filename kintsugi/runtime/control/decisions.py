@@ -20,6 +20,7 @@ from kintsugi.core.errors import (
     NotFoundError,
     StaleGenerationError,
     UnavailableError,
+    told_as,
 )
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.job import JobSettings, Snapshot
@@ -235,14 +236,15 @@ class ServiceDecisions:
         return True
 
     def _created(self, request: JobRequest) -> JobView:
-        view = self._client.create_job(
-            job=request.name,
-            profile=request.profile,
-            cluster=request.cluster,
-            settings=request.settings,
-            plan=request.plan,
-            handling=request.handling,
-        )
+        with told_as({"id": "name"}):
+            view = self._client.create_job(
+                job=request.name,
+                profile=request.profile,
+                cluster=request.cluster,
+                settings=request.settings,
+                plan=request.plan,
+                handling=request.handling,
+            )
         if view.ended is not None:
             raise ConflictError(
                 f"has ended ({view.ended.ending.outcome.value}); choose another name", field="name", value=request.name

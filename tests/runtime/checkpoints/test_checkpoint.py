@@ -157,7 +157,9 @@ def test_when_all_are_damaged_there_is_none(store):
         path.write_bytes(b"")
     with capture_logs() as logs:
         assert store.newest() is None
-    assert [(log["damaged"], log["used"]) for log in logs] == [("step-00000005", "none"), ("step-00000003", "none")]
+    assert [(log["damaged"], log["used"]) for log in logs] == [
+        (name, "none; the run begins anew") for name in ("step-00000005", "step-00000003")
+    ]
 
 
 def unreadable(path: Path) -> None:

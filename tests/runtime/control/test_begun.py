@@ -73,7 +73,7 @@ def test_an_agent_is_killed_as_its_job_begins_anew(client, tmp_path, monkeypatch
 def test_what_ended_is_not_ended_again_and_what_was_refused_is_nobodys(client, tmp_path):
     ServiceDecisions(client).start(replace(REQUEST, name="anothers"))
     source = ServiceDecisions(client, BegunJobs(tmp_path))
-    with pytest.raises(ConflictError, match="another request"):
+    with pytest.raises(ConflictError, match="name: belongs to a job that was created from another request; choose another"):
         source.start(replace(ANEW, name="anothers"))
     with pytest.raises(InfeasibleError):
         source.start(replace(ANEW, settings=replace(ANEW.settings, ranges=Ranges(min_dp=7))))
