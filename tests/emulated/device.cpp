@@ -387,7 +387,10 @@ class OnHost {
     if (value.isTensor()) return of_host(value.toTensor());
     if (value.isTensorList()) {
       std::vector<Tensor> made;
-      for (const Tensor& tensor : value.toTensorVector()) made.push_back(of_host(tensor));
+      for (const Tensor& tensor : value.toTensorVector()) {
+        has_host_ |= tensor.defined() && !tensor.is_cuda() && !is_foreach_;  // one number alone may lie on the host, but in no list
+        made.push_back(of_host(tensor));
+      }
       return made;
     }
     if (!value.isOptionalTensorList()) return value;
@@ -432,6 +435,7 @@ class OnHost {
   torch::jit::Stack& stack_;
   std::vector<std::pair<Tensor, Tensor>> pairs_;
   bool has_host_ = false;
+  bool is_foreach_ = operation_.operator_name().name.find("_foreach") != std::string::npos;  // which take what is mixed one by one
 };
 
 void on_host(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {

@@ -19,6 +19,7 @@ NOT_AT_LENGTH = "not (killed_in_a_step and (forward or backward or commit)) and 
 
 STREAMS = """
 import torch
+from torch.optim.adam import adam
 
 there = torch.arange(1000.0, device="cuda")
 pinned = torch.empty(1000, pin_memory=True)
@@ -53,6 +54,13 @@ event = torch.cuda.Event()
 event.record()
 event.synchronize()
 assert torch.equal(pinned, torch.arange(1000.0))
+fused = dict(fused=True, amsgrad=False, beta1=0.9, beta2=0.9, lr=0.1, weight_decay=0.0, eps=1e-8, maximize=False)
+try:
+    adam([there], [back], [there.clone()], [there.clone()], [], [torch.ones(())], **fused)
+except RuntimeError as error:
+    assert "same device" in str(error)
+else:
+    raise AssertionError("a counter on the host beside what is updated on the device")
 try:
     there + torch.ones(1000)
 except RuntimeError as error:

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from kintsugi.runtime.result import RunResult
 from restorer.nccl_requirements import SHARING, SHARING_VERSION, may_share_devices
+from tests.runtime import runs
 
 DEVICE = "cuda:0"
 NUM_DEVICES = torch.cuda.device_count()
@@ -14,6 +16,15 @@ HAS_NCCL = NUM_DEVICES > 0 and dist.is_nccl_available()
 
 if NUM_DEVICES == 1 and HAS_NCCL and torch.cuda.nccl.version() >= SHARING_VERSION:
     os.environ.setdefault(SHARING, "1")
+
+TOLERANCE = 1e-10
+"""Of parameters that Adam trained along two ways on a device. A key's bias has no gradient but what rounding leaves, which Adam
+scales up until it is 1e-12 of the largest entry, by sums in another order as much as by other kernels."""
+
+
+def assert_same(result: RunResult, reference: RunResult) -> None:
+    """Losses, parameters and buffers equal within `TOLERANCE`; replicas bitwise equal."""
+    runs.assert_same(result, reference, TOLERANCE)
 
 
 def most_ranks() -> int:

@@ -25,11 +25,11 @@ from restorer.nccl import NcclLibrary
 from restorer.nccl_requirements import prepare_environment
 from restorer.ordered import OrderedTransport
 from restorer.transport import TensorSpec, Transport
-from tests.gpu.devices import DEVICE, NUM_DEVICES, device_of, needs_nccl, needs_ranks
+from tests.gpu.devices import DEVICE, NUM_DEVICES, assert_same, device_of, needs_nccl, needs_ranks
 from tests.restorer.crew import Crew, Member, close
 from tests.restorer.test_groups import assert_freed, hear_from
 from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors
+from tests.runtime.runs import gpt_request, leaves_nothing, run, survivors
 
 pytestmark = [pytest.mark.processes, needs_nccl]
 

@@ -16,9 +16,9 @@ from kintsugi.runtime.models import NamedParameters, TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
-from tests.gpu.devices import DEVICE, needs_cuda
+from tests.gpu.devices import DEVICE, assert_same, needs_cuda
 from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors, under
+from tests.runtime.runs import gpt_request, leaves_nothing, run, survivors, under
 
 pytestmark = [pytest.mark.processes, needs_cuda]
 

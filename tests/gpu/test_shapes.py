@@ -11,6 +11,7 @@ from kintsugi.runtime.llama import llama2_7b_job, llama3_8b_job, llama_job
 from kintsugi.runtime.measuring.selection import distinct_layers
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from kintsugi.runtime.models import collate, train_layer
+from kintsugi.runtime.optimizer_state import load_exactly
 from kintsugi.runtime.workers.state import ModelState
 from tests.gpu.devices import DEVICE, needs_cuda
 from tests.runtime.jobs import TINY_LLAMA, tiny_gpt
@@ -58,4 +59,7 @@ def test_exact_values_are_updated_on_the_device_with_their_counters_wherever_the
         optimizer.step()
         for kept in optimizer.state.values():
             assert kept["step"].item() == number + 1
+        told = optimizer.state_dict()
+        for kept in told["state"].values():
             kept["step"] = kept["step"].cpu()
+        load_exactly(optimizer, told)

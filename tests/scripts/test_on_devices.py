@@ -79,7 +79,7 @@ def test_options_of_pytest_are_for_the_tests_alone(python, part):
     python.with_name("python3.broken").write_text("5")
     result, calls = run(python, *part, "-k", "nccl")
     assert result.returncode == 5
-    assert calls == ["compiled", "-m pytest -vv -rs tests/gpu -k nccl"]
+    assert calls == ["compiled", "-m pytest -vv -rs -W default tests/gpu -k nccl"]
 
 
 def test_processes_find_the_repository_and_what_was_to_be_found_before(python):
@@ -91,5 +91,5 @@ def test_without_a_device_it_says_what_was_left_out(python):
     python.with_name("python3.missing").write_text("1")
     result, calls = run(python)
     assert result.returncode == 0
-    assert calls == ["-m pytest -vv -rs tests/gpu"]
+    assert calls == ["-m pytest -vv -rs -W default tests/gpu"]
     assert result.stdout.count("left out: python -m ") == 10
