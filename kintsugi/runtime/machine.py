@@ -1,5 +1,6 @@
 """What is under the job: the device of a worker, and a line that tells this machine from others."""
 
+import gc
 import os
 import platform
 import re
@@ -26,6 +27,13 @@ def device_of(name: str, num_workers: int) -> Device:
         kept = torch.cuda.memory_reserved(name) - torch.cuda.memory_allocated(name)
         return Device(name=device_name(name), memory_bytes=total // num_workers, reserved_bytes=max(total - free - kept, 0))
     return Device(name=device_name(name), memory_bytes=memory_bytes() // num_workers)
+
+
+def give_back(device: str) -> None:
+    """Have this process keep none of a CUDA device's memory for later: whoever comes next on it is another process."""
+    if torch.device(device).type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def device_name(device: str) -> str:

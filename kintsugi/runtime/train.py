@@ -33,13 +33,14 @@ from kintsugi.runtime.forking import PLANNER, preload
 from kintsugi.runtime.given import function
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob, made
-from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
+from kintsugi.runtime.options import AgentOptions, Governance, TransportKind, WorkerOptions
 from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.signals import ending_in_order, put_off
 from planner.replan import replan
+from restorer.nccl_requirements import prepare_environment
 
 _MENDS_NOTHING = {
     Policy.FAULT_FREE: "is that of a first plan, and answers no loss",
@@ -145,6 +146,8 @@ def train(
     require_addresses(options.worker, names)
     own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
+    if own.transport is TransportKind.NCCL:
+        prepare_environment()  # handed on by the fork server: a script that uses CUDA as it is imported does so before its worker
     sharers = workers_per_device(own, job.device, names)
     with ending_in_order(), ExitStack() as held:
         if run is not None:

@@ -12,7 +12,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import LayerMeasurement, LayerProfile, Profile, Provenance, ProvenanceKind
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.layer import Layer
-from kintsugi.runtime.machine import description, device_name, device_of, driver_of
+from kintsugi.runtime.machine import description, device_name, device_of, driver_of, give_back
 from kintsugi.runtime.measuring.pace import LayerSeconds, layer_seconds
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
@@ -56,6 +56,7 @@ def profile_job(
     job = made(make_job)
     with _threads(num_threads):
         layers = profile_layers(job, repeats, is_distinct=is_distinct, progress=progress)
+    give_back(job.device)
     probed = probe(partial(distinct_job, make_job) if is_distinct else make_job, num_workers=num_workers)
     detail = f"{description(job.device)}. {layers.detail}, {num_threads} thread(s) per worker. {probed.detail}"
     is_cpu = torch.device(job.device).type == "cpu"
