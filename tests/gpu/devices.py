@@ -22,9 +22,9 @@ TOLERANCE = 1e-10
 scales up until it is 1e-12 of the largest entry, by sums in another order as much as by other kernels."""
 
 
-def assert_same(result: RunResult, reference: RunResult) -> None:
-    """Losses, parameters and buffers equal within `TOLERANCE`; replicas bitwise equal."""
-    runs.assert_same(result, reference, TOLERANCE)
+def assert_same(result: RunResult, reference: RunResult, tolerance: float = TOLERANCE) -> None:
+    """Losses, parameters and buffers equal within `tolerance` of their largest entry; replicas bitwise equal."""
+    runs.assert_same(result, reference, tolerance)
 
 
 def most_ranks() -> int:
