@@ -60,7 +60,7 @@ def processor_name() -> str:
 
 
 def description(device: str = "cpu") -> str:
-    """Processor, cores, memory, a CUDA device and its driver, and versions, in one line."""
+    """Processor, cores, memory, a CUDA device with its driver and libraries (cuDNN's attention, too), and versions, in one line."""
     cores = len(os.sched_getaffinity(0))
     memory = memory_bytes() / 1e9
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
@@ -70,7 +70,8 @@ def description(device: str = "cpu") -> str:
 def _accelerator(device: str) -> str:
     if torch.device(device).type != "cuda":
         return ""
-    return f"{device_name(device)}, driver {driver_of(device)}, CUDA {torch.version.cuda}; "
+    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else "none"
+    return f"{device_name(device)}, driver {driver_of(device)}, CUDA {torch.version.cuda}, cuDNN {cudnn}; "
 
 
 def driver_version() -> str:
