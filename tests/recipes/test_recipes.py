@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -18,6 +21,7 @@ from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Outcome
+from kintsugi.core.errors import UnavailableError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import ReportStatus
@@ -147,6 +151,50 @@ def test_pods_of_a_job_that_ended_are_watched_no_more(url, client):
         output = process.communicate(timeout=240.0)[0].decode()
     assert output == "job over has ended\n"
     assert events(client, "over") == []
+
+
+def test_pods_that_the_service_refuses_are_told_once_and_keep_nobody_else_from_being_told(url, client):
+    """Lost are one that is no worker, then all there are; two take their places, for whom no plan exists either."""
+    create(client, "refused", workers=2)
+    lost = [pod(f"a-{n}", f"u{n}", worker, 1, "Failed") for n, worker in enumerate(("w77", "w00", "w01"))]
+    new = [pod(f"b-{n}", f"v{n}", worker, 2) for n, worker in enumerate(("w00", "w01"))]
+    lists = [{"metadata": {"resourceVersion": "2"}, "items": [*lost, *new]}]
+    again = [{"type": "ERROR", "object": {"code": 410}}]
+    with api_server(lists, [again]) as (address, queries), watching("refused", url, address) as process:
+        until(lambda: len(events(client, "refused")) == 4)
+        until(lambda: sum("watch" in query for query in queries) == 2)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=240.0)[0].decode()
+    assert [(event.kind.value, event.worker) for event in events(client, "refused")] == [
+        ("worker_failed", "w00"),
+        ("worker_failed", "w01"),
+        ("worker_joined", "w00"),
+        ("worker_joined", "w01"),
+    ]
+    assert output.count("worker_failed w77: refused: worker: is no worker of the job's cluster") == 1
+    assert output.count("worker_failed w01: taken, without a plan: alive: no worker is left") == 1
+    assert "goes on after" not in output
+
+
+def test_a_pod_whose_event_does_not_get_through_holds_up_its_own_worker_alone():
+    watcher = SimpleNamespace(**runpy.run_path(str(RECIPES / "kubernetes_watcher.py")))
+    told, away = [], {"w00"}
+
+    def post_event(job, event, *, brief):
+        if event.worker in away:
+            raise UnavailableError("the service answers 500")
+        told.append(event.id)
+        return SimpleNamespace(generation=0)
+
+    untold = watcher.Untold(Mock(**{"plan.return_value.generation": 0, "post_event.side_effect": post_event}), "job")
+    for name, worker in (("a", "w00"), ("b", "w01"), ("c", "w00"), ("a", "w00")):
+        untold.add(Event(kind=EventKind.WORKER_FAILED, id=name, generation=0, worker=worker))
+    with pytest.raises(UnavailableError):
+        untold.tell()
+    assert told == ["b"]
+    away.clear()
+    untold.tell()
+    assert told == ["b", "a", "c"]
 
 
 def test_a_plain_loop_follows_the_plans(url, client):
