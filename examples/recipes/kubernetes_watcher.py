@@ -32,6 +32,7 @@ from kintsugi.core.errors import (
 from kintsugi.core.membership import Event, EventKind
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+WORKER_LABEL = "kintsugi/worker"
 GONE = 410
 WATCH_SECONDS = 300
 PAUSE_SECONDS = 1.0
@@ -77,6 +78,18 @@ def changes(kubernetes: httpx2.Client, namespace: str, selector: str) -> Iterato
                     yield [(change["type"], change["object"])]
 
 
+def lives_of(pod: Pod, uids: dict[str, list[str]]) -> list[str]:
+    """Uids of the process lives of a pod's worker so far, this one's noted in `uids`; none where no label names the worker."""
+    meta = pod["metadata"]
+    worker = meta["labels"].get(WORKER_LABEL, "")
+    known = uids.setdefault(worker, [])
+    if meta["uid"] not in known:
+        known.append(meta["uid"])
+        if not worker:
+            print(f"pod {meta['name']}: left out, for no label {WORKER_LABEL} names its worker", flush=True)
+    return known if worker else []
+
+
 def event_of(change: str, pod: Pod, lives: Mapping[str, int]) -> Event | None:
     """What a change of a pod says of its worker; None where it says nothing.
 
@@ -86,7 +99,7 @@ def event_of(change: str, pod: Pod, lives: Mapping[str, int]) -> Event | None:
         lives: which process life of the worker each uid is, from 0.
     """
     meta, status = pod["metadata"], pod.get("status", {})
-    worker, host = meta["labels"]["kintsugi/worker"], pod.get("spec", {}).get("nodeName")
+    worker, host = meta["labels"][WORKER_LABEL], pod.get("spec", {}).get("nodeName")
     about: dict[str, Any] = {"generation": 0, "worker": worker, "incarnation": lives[meta["uid"]]}
     if change == "DELETED" or status.get("phase") in ("Failed", "Succeeded"):
         reason = status.get("reason") or status.get("phase") or "deleted"
@@ -166,10 +179,8 @@ def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -
                 return
             for batch in changes(kubernetes, namespace, f"kintsugi/job={job}"):
                 for change, pod in batch:
-                    known = uids.setdefault(pod["metadata"]["labels"]["kintsugi/worker"], [])
-                    if pod["metadata"]["uid"] not in known:
-                        known.append(pod["metadata"]["uid"])
-                    event = event_of(change, pod, {uid: life for life, uid in enumerate(known)})
+                    lives = {uid: life for life, uid in enumerate(lives_of(pod, uids))}
+                    event = event_of(change, pod, lives) if lives else None
                     if event is not None:
                         untold.add(event)
                 untold.tell()

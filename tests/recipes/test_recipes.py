@@ -142,6 +142,22 @@ def test_pods_that_leave_die_and_come_back_are_told(url, client):
     assert [query["resourceVersion"] for query in queries if "watch" in query][:3] == [["2"], ["5"], ["7"]]
 
 
+def test_a_pod_that_is_no_worker_is_left_out_with_one_line(url, client):
+    create(client, "launched")
+    launcher = pod("launcher", "u", "", 1, "Failed")
+    del launcher["metadata"]["labels"]["kintsugi/worker"]
+    lists = [{"metadata": {"resourceVersion": "2"}, "items": [launcher, pod("a-0", "u0", "w00", 1, "Failed")]}]
+    stream = [{"type": "MODIFIED", "object": launcher}, {"type": "ERROR", "object": {"code": 410}}]
+    with api_server(lists, [stream]) as (address, queries), watching("launched", url, address) as process:
+        until(lambda: sum("watch" in query for query in queries) == 2)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=240.0)[0].decode()
+    assert output.splitlines() == [
+        "pod launcher: left out, for no label kintsugi/worker names its worker",
+        "worker_failed w00: generation 1",
+    ]
+
+
 def test_pods_of_a_job_that_ended_are_watched_no_more(url, client):
     create(client, "over")
     gone = [{"type": "DELETED", "object": pod("a-0", "u0", "w00", 3)}]
