@@ -271,8 +271,10 @@ def test_a_watcher_ends_by_ctrl_c_without_a_traceback(url, client):
 
 def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):
     create(client, "elastic", workers=2, ranges=Ranges(max_pp=1))
-    written = re.search(r"^    torchrun (.*?)\n\n", (RECIPES / "torchrun_ddp.py").read_text(), re.MULTILINE | re.DOTALL)
-    told = written[1].replace("\\\\\n", "").replace("127.0.0.1:8000", url.removeprefix("http://")).split()
+    text = (RECIPES / "torchrun_ddp.py").read_text()
+    written = re.search(r"^    RUN=elastic-\$\(date \+%s\)\n    torchrun (.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    line = written[1].replace("\\\\\n", "").replace("$RUN", "elastic")
+    told = line.replace("127.0.0.1:8000", url.removeprefix("http://")).split()
     command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-conf", "last_call_timeout=1", *told, "--steps", "3"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert result.returncode == 0, result.stderr
@@ -280,6 +282,7 @@ def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):
     assert "rank 0: 12 of 12 micro-batches" in result.stdout
     assert [(event.kind, event.worker) for event in events(client, "elastic")] == [(EventKind.WORKER_FAILED, "w01")]
     assert client.job("elastic").summary.applied_generation == 1
+    assert client.job("elastic").ended.ending.outcome is Outcome.COMPLETED
 
 
 def test_the_workflow_is_the_documented_one_and_fails_on_a_worse_plan(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from api import rendezvous
-from kintsugi.client.connection import TOKEN_VARIABLE
+from kintsugi.client.connection import CA_VARIABLE, TOKEN_VARIABLE
 from kintsugi.core.errors import UnauthenticatedError
 from kintsugi.runtime.torchrun import rendezvous_store
 from kintsugi.runtime.torchrun.options import LONGEST_ID_BYTES, OPTIONS, check, token_of, url_of
@@ -87,6 +87,12 @@ def test_the_token_is_that_of_the_file_or_the_one_that_all_clients_take(tmp_path
     path.unlink()
     with pytest.raises(ValueError, match=r"--rdzv-conf token_file: .* cannot be read .No such file or directory.*KINTSUGI_TOKEN"):
         token_of(parameters("host", token_file=str(path)))
+
+
+def test_certificates_are_trusted_as_by_all_clients(monkeypatch):
+    monkeypatch.setenv(CA_VARIABLE, "absent.pem")
+    with pytest.raises(ValueError, match="ca_file: is no file of certificates that can be read"):
+        Keys("https://host", "run")
 
 
 def test_who_lacks_a_token_is_told_in_words_where_to_put_it():
