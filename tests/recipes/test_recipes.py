@@ -105,9 +105,28 @@ class TestSlurm:
         create(client, "epilog")
         assert slurm(url, KINTSUGI_JOB="epilog", SLURMD_NODENAME="h00", SLURM_JOB_EXIT_CODE="0") == ""
         assert events(client, "epilog") == []
-        assert "nothing was reported" in slurm(url, KINTSUGI_JOB="nobody", SLURMD_NODENAME="h00")
+        told = slurm(url, KINTSUGI_JOB="nobody", SLURMD_NODENAME="h00")
+        assert "there is no job of this id" in told
+        assert "nothing was reported" in told
         assert "refused" in slurm(url, KINTSUGI_JOB="epilog", SLURMD_NODENAME="h99")
         assert "KINTSUGI_URL" in slurm("", SLURMD_NODENAME="h00")
+
+    def test_a_url_may_end_in_a_slash_and_of_a_job_that_ended_at_the_service_nothing_is_reported(self, url, client):
+        create(client, "done")
+        assert slurm(f"{url}/", KINTSUGI_JOB="done", SLURM_PROCID="3") == ""
+        client.end("done", Outcome.COMPLETED)
+        told = slurm(f"{url}/", KINTSUGI_JOB="done", SLURM_PROCID="4")
+        assert "refused" not in told
+        assert "nothing was reported" not in told
+        assert [event.worker for event in events(client, "done")] == ["w03"]
+
+    def test_an_event_after_which_there_is_no_plan_is_reported_all_the_same(self, url, client):
+        create(client, "last", workers=2)
+        told = slurm(url, KINTSUGI_JOB="last", SLURMD_NODENAME="h00")
+        assert "taken, without a plan" in told
+        assert "no worker is left" in told
+        assert "nothing was reported" not in told
+        assert len(events(client, "last")) == 1
 
 
 def watching(job, url, address):
