@@ -4,7 +4,8 @@
 
 A pod belongs to the job by its label `kintsugi/job`, and is the worker that its label `kintsugi/worker` names. In a cluster the
 API server's address and the token come from where Kubernetes puts them; the account needs `list` and `watch` on `pods`.
-The events have ids that follow from the pod's uid: told again after a restart of the watcher, they change nothing.
+The events have ids that follow from the pod's uid: told again after a restart of the watcher, they change nothing. What the
+service refuses for good is printed and told no more.
 """
 
 import argparse
@@ -20,14 +21,24 @@ from typing import Any
 import httpx2
 
 from kintsugi.client import Client
-from kintsugi.core.errors import InvalidInputError, KintsugiError, StaleGenerationError
+from kintsugi.core.errors import (
+    ConflictError,
+    InfeasibleError,
+    InvalidInputError,
+    KintsugiError,
+    NotFoundError,
+    StaleGenerationError,
+)
 from kintsugi.core.membership import Event, EventKind
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+WORKER_LABEL = "kintsugi/worker"
 GONE = 410
 WATCH_SECONDS = 300
 PAUSE_SECONDS = 1.0
 ATTEMPTS = 10
+FINAL = (InvalidInputError, NotFoundError, ConflictError, InfeasibleError)
+"""What the service says of an event for good; after an InfeasibleError the event is taken all the same."""
 
 Pod = Mapping[str, Any]
 
@@ -46,11 +57,11 @@ def connected(api: str | None) -> httpx2.Client:
     return httpx2.Client(base_url=address, headers=headers, verify=str(ACCOUNT / "ca.crt"), timeout=timeout)
 
 
-def changes(kubernetes: httpx2.Client, namespace: str, selector: str) -> Iterator[tuple[str, Pod]]:
-    """Pods as they are listed and as they change, with ADDED, MODIFIED or DELETED; ends when the list is to be read anew."""
+def changes(kubernetes: httpx2.Client, namespace: str, selector: str) -> Iterator[list[tuple[str, Pod]]]:
+    """All pods as listed, then each as it changes, with ADDED, MODIFIED or DELETED; ends when the list is to be read anew."""
     path, chosen = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": selector}
     listed = kubernetes.get(path, params=chosen).raise_for_status().json()
-    yield from (("ADDED", pod) for pod in listed["items"])
+    yield [("ADDED", pod) for pod in listed["items"]]
     version = listed["metadata"]["resourceVersion"]
     while True:
         query = {**chosen, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
@@ -64,7 +75,19 @@ def changes(kubernetes: httpx2.Client, namespace: str, selector: str) -> Iterato
                     return
                 version = change["object"]["metadata"]["resourceVersion"]
                 if change["type"] != "BOOKMARK":
-                    yield change["type"], change["object"]
+                    yield [(change["type"], change["object"])]
+
+
+def lives_of(pod: Pod, uids: dict[str, list[str]]) -> list[str]:
+    """Uids of the process lives of a pod's worker so far, this one's noted in `uids`; none where no label names the worker."""
+    meta = pod["metadata"]
+    worker = meta["labels"].get(WORKER_LABEL, "")
+    known = uids.setdefault(worker, [])
+    if meta["uid"] not in known:
+        known.append(meta["uid"])
+        if not worker:
+            print(f"pod {meta['name']}: left out, for no label {WORKER_LABEL} names its worker", flush=True)
+    return known if worker else []
 
 
 def event_of(change: str, pod: Pod, lives: Mapping[str, int]) -> Event | None:
@@ -76,7 +99,7 @@ def event_of(change: str, pod: Pod, lives: Mapping[str, int]) -> Event | None:
         lives: which process life of the worker each uid is, from 0.
     """
     meta, status = pod["metadata"], pod.get("status", {})
-    worker, host = meta["labels"]["kintsugi/worker"], pod.get("spec", {}).get("nodeName")
+    worker, host = meta["labels"][WORKER_LABEL], pod.get("spec", {}).get("nodeName")
     about: dict[str, Any] = {"generation": 0, "worker": worker, "incarnation": lives[meta["uid"]]}
     if change == "DELETED" or status.get("phase") in ("Failed", "Succeeded"):
         reason = status.get("reason") or status.get("phase") or "deleted"
@@ -107,23 +130,60 @@ def tell(client: Client, job: str, event: Event) -> None:
     raise KintsugiError("the plan kept changing; the event was not taken")
 
 
+class Untold:
+    """Events that the service has yet to take, or to refuse."""
+
+    def __init__(self, client: Client, job: str) -> None:
+        self._client = client
+        self._job = job
+        self._events: dict[str, Event] = {}
+        self._known: set[str] = set()
+
+    def add(self, event: Event) -> None:
+        """One more to tell, unless it came before."""
+        if event.id not in self._known:
+            self._known.add(event.id)
+            self._events[event.id] = event
+
+    def tell(self) -> None:
+        """Tell them in order; one that does not get through now holds up those of its own worker alone.
+
+        Raises:
+            KintsugiError: of the first one that is left.
+        """
+        held: dict[str | None, KintsugiError] = {}
+        for event in [*self._events.values()]:
+            if event.worker in held:
+                continue
+            try:
+                tell(self._client, self._job, event)
+            except KintsugiError as error:
+                if error.field == "job" or not isinstance(error, FINAL):  # of the job itself: its events are no worse for it
+                    held[event.worker] = error
+                    continue
+                how = "taken, without a plan" if isinstance(error, InfeasibleError) else "refused"
+                print(f"{event.kind.value} {event.worker}: {how}: {error}", flush=True)
+            del self._events[event.id]
+        if held:
+            raise next(iter(held.values()))
+
+
 def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -> None:
     """Tell of all changes until the job ends."""
     uids: dict[str, list[str]] = {}
-    told: set[str] = set()
+    untold = Untold(client, job)
     while True:
         try:
             if client.job(job).ended is not None:
                 print(f"job {job} has ended", flush=True)
                 return
-            for change, pod in changes(kubernetes, namespace, f"kintsugi/job={job}"):
-                known = uids.setdefault(pod["metadata"]["labels"]["kintsugi/worker"], [])
-                if pod["metadata"]["uid"] not in known:
-                    known.append(pod["metadata"]["uid"])
-                event = event_of(change, pod, {uid: life for life, uid in enumerate(known)})
-                if event is not None and event.id not in told:
-                    tell(client, job, event)
-                    told.add(event.id)
+            for batch in changes(kubernetes, namespace, f"kintsugi/job={job}"):
+                for change, pod in batch:
+                    lives = {uid: life for life, uid in enumerate(lives_of(pod, uids))}
+                    event = event_of(change, pod, lives) if lives else None
+                    if event is not None:
+                        untold.add(event)
+                untold.tell()
         except (httpx2.HTTPError, KintsugiError) as error:
             print(f"goes on after: {error}", flush=True)
         time.sleep(PAUSE_SECONDS)

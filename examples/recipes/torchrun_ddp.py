@@ -1,12 +1,13 @@
 """A torchrun script whose ranks share the work as Kintsugi plans it, on however many ranks torchrun finds.
 
     kintsugi serve &
-    torchrun --rdzv-backend kintsugi --rdzv-endpoint 127.0.0.1:8000 --rdzv-id elastic --nnodes 1:8 --nproc-per-node 1 \\
+    RUN=elastic-$(date +%s)
+    torchrun --rdzv-backend kintsugi --rdzv-endpoint 127.0.0.1:8000 --rdzv-id $RUN --nnodes 1:8 --nproc-per-node 1 \\
         --max-restarts 5 examples/recipes/torchrun_ddp.py --service http://127.0.0.1:8000
 
-Other hosts may join with the same torchrun. When ranks are started again, on fewer or more of them, rank 0 tells the service who
-is missing and who is back, and all ranks take their shares of the micro-batches from the plan that answers. Rank n is worker n;
-the job is torchrun's `--rdzv-id`.
+An id is for one run. Other hosts may join with the same torchrun and the same id. When ranks are started again, on fewer or more
+of them, rank 0 tells the service who is missing and who is back, and all ranks take their shares of the micro-batches from the
+plan that answers. Rank n is worker n; the job is torchrun's `--rdzv-id`, and ends with the run.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.ending import Outcome
 from kintsugi.core.errors import NotFoundError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
@@ -104,6 +106,10 @@ def main() -> None:
         (loss * dist.get_world_size()).backward()  # DDP takes the mean over ranks; the mean over all samples is wanted
         optimizer.step()
     print(f"rank {rank}: {number} of {NUM_MICROBATCHES} micro-batches, its part of the loss {loss.item():.4f}", flush=True)
+    dist.barrier()  # nobody has failed
+    if rank == 0:
+        with Client(options.service) as client:
+            client.end(options.job, Outcome.COMPLETED, by="torchrun_ddp")
     dist.destroy_process_group()
 
 

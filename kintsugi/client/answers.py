@@ -53,7 +53,7 @@ def require_answer(response: httpx2.Response, address: str) -> None:
     """Raise what the service refused with; its own errors, and what others say in its place, are its absence."""
     if not response.is_error:
         return
-    refusal = _refusal(response)
+    refusal = refusal_of(response)
     if refusal is not None and response.is_client_error and response.status_code != httpx2.codes.TOO_MANY_REQUESTS:
         raise refusal
     why = "without a problem document of its own" if refusal is None else str(refusal)
@@ -63,7 +63,7 @@ def require_answer(response: httpx2.Response, address: str) -> None:
     raise error
 
 
-def _refusal(response: httpx2.Response) -> KintsugiError | None:
+def refusal_of(response: httpx2.Response) -> KintsugiError | None:
     """What the service refused with; None where it is not the service that speaks."""
     try:
         document = response.json()

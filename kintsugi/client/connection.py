@@ -54,8 +54,8 @@ class Connection:
         self._address = checked_address(url)
         self._http = httpx2.Client(
             base_url=url,
-            headers=_authorization(token or os.environ.get(TOKEN_VARIABLE)),
-            verify=_trusted(ca_file or os.environ.get(CA_VARIABLE)),
+            headers=authorization(token or os.environ.get(TOKEN_VARIABLE)),
+            verify=trusted(ca_file or os.environ.get(CA_VARIABLE)),
             timeout=self._timeout(),
             transport=transport,
         )
@@ -239,8 +239,12 @@ def _given(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (parameters or {}).items() if value is not None}
 
 
-def _authorization(token: str | None) -> dict[str, str]:
-    """The header with a token; what it is that cannot be sent is not repeated, for errors are logged."""
+def authorization(token: str | None) -> dict[str, str]:
+    """The header with a token; what it is that cannot be sent is not repeated, for errors are logged.
+
+    Raises:
+        InvalidInputError: no header can hold it.
+    """
     if not token:
         return {}
     if not (isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token):
@@ -250,8 +254,12 @@ def _authorization(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
-    """Whose certificates are trusted: those that the file vouches for, or those that this machine trusts."""
+def trusted(ca_file: str | None) -> ssl.SSLContext | bool:
+    """Whose certificates are trusted: those that the file vouches for, or those that this machine trusts.
+
+    Raises:
+        InvalidInputError: the file holds none, or cannot be read.
+    """
     if not ca_file:
         return True
     try:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -18,6 +21,7 @@ from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Outcome
+from kintsugi.core.errors import UnavailableError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import ReportStatus
@@ -101,9 +105,28 @@ class TestSlurm:
         create(client, "epilog")
         assert slurm(url, KINTSUGI_JOB="epilog", SLURMD_NODENAME="h00", SLURM_JOB_EXIT_CODE="0") == ""
         assert events(client, "epilog") == []
-        assert "nothing was reported" in slurm(url, KINTSUGI_JOB="nobody", SLURMD_NODENAME="h00")
+        told = slurm(url, KINTSUGI_JOB="nobody", SLURMD_NODENAME="h00")
+        assert "there is no job of this id" in told
+        assert "nothing was reported" in told
         assert "refused" in slurm(url, KINTSUGI_JOB="epilog", SLURMD_NODENAME="h99")
         assert "KINTSUGI_URL" in slurm("", SLURMD_NODENAME="h00")
+
+    def test_a_url_may_end_in_a_slash_and_of_a_job_that_ended_at_the_service_nothing_is_reported(self, url, client):
+        create(client, "done")
+        assert slurm(f"{url}/", KINTSUGI_JOB="done", SLURM_PROCID="3") == ""
+        client.end("done", Outcome.COMPLETED)
+        told = slurm(f"{url}/", KINTSUGI_JOB="done", SLURM_PROCID="4")
+        assert "refused" not in told
+        assert "nothing was reported" not in told
+        assert [event.worker for event in events(client, "done")] == ["w03"]
+
+    def test_an_event_after_which_there_is_no_plan_is_reported_all_the_same(self, url, client):
+        create(client, "last", workers=2)
+        told = slurm(url, KINTSUGI_JOB="last", SLURMD_NODENAME="h00")
+        assert "taken, without a plan" in told
+        assert "no worker is left" in told
+        assert "nothing was reported" not in told
+        assert len(events(client, "last")) == 1
 
 
 def watching(job, url, address):
@@ -138,6 +161,22 @@ def test_pods_that_leave_die_and_come_back_are_told(url, client):
     assert [query["resourceVersion"] for query in queries if "watch" in query][:3] == [["2"], ["5"], ["7"]]
 
 
+def test_a_pod_that_is_no_worker_is_left_out_with_one_line(url, client):
+    create(client, "launched")
+    launcher = pod("launcher", "u", "", 1, "Failed")
+    del launcher["metadata"]["labels"]["kintsugi/worker"]
+    lists = [{"metadata": {"resourceVersion": "2"}, "items": [launcher, pod("a-0", "u0", "w00", 1, "Failed")]}]
+    stream = [{"type": "MODIFIED", "object": launcher}, {"type": "ERROR", "object": {"code": 410}}]
+    with api_server(lists, [stream]) as (address, queries), watching("launched", url, address) as process:
+        until(lambda: sum("watch" in query for query in queries) == 2)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=240.0)[0].decode()
+    assert output.splitlines() == [
+        "pod launcher: left out, for no label kintsugi/worker names its worker",
+        "worker_failed w00: generation 1",
+    ]
+
+
 def test_pods_of_a_job_that_ended_are_watched_no_more(url, client):
     create(client, "over")
     gone = [{"type": "DELETED", "object": pod("a-0", "u0", "w00", 3)}]
@@ -147,6 +186,50 @@ def test_pods_of_a_job_that_ended_are_watched_no_more(url, client):
         output = process.communicate(timeout=240.0)[0].decode()
     assert output == "job over has ended\n"
     assert events(client, "over") == []
+
+
+def test_pods_that_the_service_refuses_are_told_once_and_keep_nobody_else_from_being_told(url, client):
+    """Lost are one that is no worker, then all there are; two take their places, for whom no plan exists either."""
+    create(client, "refused", workers=2)
+    lost = [pod(f"a-{n}", f"u{n}", worker, 1, "Failed") for n, worker in enumerate(("w77", "w00", "w01"))]
+    new = [pod(f"b-{n}", f"v{n}", worker, 2) for n, worker in enumerate(("w00", "w01"))]
+    lists = [{"metadata": {"resourceVersion": "2"}, "items": [*lost, *new]}]
+    again = [{"type": "ERROR", "object": {"code": 410}}]
+    with api_server(lists, [again]) as (address, queries), watching("refused", url, address) as process:
+        until(lambda: len(events(client, "refused")) == 4)
+        until(lambda: sum("watch" in query for query in queries) == 2)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=240.0)[0].decode()
+    assert [(event.kind.value, event.worker) for event in events(client, "refused")] == [
+        ("worker_failed", "w00"),
+        ("worker_failed", "w01"),
+        ("worker_joined", "w00"),
+        ("worker_joined", "w01"),
+    ]
+    assert output.count("worker_failed w77: refused: worker: is no worker of the job's cluster") == 1
+    assert output.count("worker_failed w01: taken, without a plan: alive: no worker is left") == 1
+    assert "goes on after" not in output
+
+
+def test_a_pod_whose_event_does_not_get_through_holds_up_its_own_worker_alone():
+    watcher = SimpleNamespace(**runpy.run_path(str(RECIPES / "kubernetes_watcher.py")))
+    told, away = [], {"w00"}
+
+    def post_event(job, event, *, brief):
+        if event.worker in away:
+            raise UnavailableError("the service answers 500")
+        told.append(event.id)
+        return SimpleNamespace(generation=0)
+
+    untold = watcher.Untold(Mock(**{"plan.return_value.generation": 0, "post_event.side_effect": post_event}), "job")
+    for name, worker in (("a", "w00"), ("b", "w01"), ("c", "w00"), ("a", "w00")):
+        untold.add(Event(kind=EventKind.WORKER_FAILED, id=name, generation=0, worker=worker))
+    with pytest.raises(UnavailableError):
+        untold.tell()
+    assert told == ["b"]
+    away.clear()
+    untold.tell()
+    assert told == ["b", "a", "c"]
 
 
 def test_a_plain_loop_follows_the_plans(url, client):
@@ -207,8 +290,10 @@ def test_a_watcher_ends_by_ctrl_c_without_a_traceback(url, client):
 
 def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):
     create(client, "elastic", workers=2, ranges=Ranges(max_pp=1))
-    written = re.search(r"^    torchrun (.*?)\n\n", (RECIPES / "torchrun_ddp.py").read_text(), re.MULTILINE | re.DOTALL)
-    told = written[1].replace("\\\\\n", "").replace("127.0.0.1:8000", url.removeprefix("http://")).split()
+    text = (RECIPES / "torchrun_ddp.py").read_text()
+    written = re.search(r"^    RUN=elastic-\$\(date \+%s\)\n    torchrun (.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    line = written[1].replace("\\\\\n", "").replace("$RUN", "elastic")
+    told = line.replace("127.0.0.1:8000", url.removeprefix("http://")).split()
     command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-conf", "last_call_timeout=1", *told, "--steps", "3"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert result.returncode == 0, result.stderr
@@ -216,6 +301,7 @@ def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):
     assert "rank 0: 12 of 12 micro-batches" in result.stdout
     assert [(event.kind, event.worker) for event in events(client, "elastic")] == [(EventKind.WORKER_FAILED, "w01")]
     assert client.job("elastic").summary.applied_generation == 1
+    assert client.job("elastic").ended.ending.outcome is Outcome.COMPLETED
 
 
 def test_the_workflow_is_the_documented_one_and_fails_on_a_worse_plan(tmp_path, monkeypatch):

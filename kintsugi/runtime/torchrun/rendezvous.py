@@ -5,32 +5,40 @@ so that no agent is the one that must not die. The round is the generation: it i
 the names of NVIDIA's resiliency extension. The state is pickled by torch: a service that is not trusted must not be met at.
 
 `--rdzv-conf` takes torch's options (`join_timeout`, `last_call_timeout`, `keep_alive_interval`, ...), and `token_file`, the
-file of a token for the service, and `scheme`, `https` where the service has a certificate.
+file of a token for the service, which is else that of `KINTSUGI_TOKEN`, and `scheme`, `https` where the service has a
+certificate. The id is of one run: once that is over nobody meets under it again.
 """
 
 import os
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 
 import structlog
 from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStateError,
+    RendezvousTimeoutError,
 )
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token, create_handler
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousBackend,
+    Token,
+    _RendezvousState,
+    create_handler,
+)
 
 from kintsugi.core.resiliency import RecoveryEvent
+from kintsugi.runtime.torchrun.options import check, token_of, url_of
 from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore, Value
 from kintsugi.runtime.torchrun.restarts import OWN_RENDEZVOUS
 
 BACKEND = "kintsugi"
 STATE = "state"
 STORE_TIMEOUT_SECONDS = 60.0
-DEFAULT_PORT = 8000
 
 
 class ServiceBackend(RendezvousBackend):
@@ -38,8 +46,13 @@ class ServiceBackend(RendezvousBackend):
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self.generation = 0
+        self.state = _RendezvousState()
+        """The latest that was seen."""
+
+    @property
+    def generation(self) -> int:
         """Of the latest state that was seen."""
+        return int(self.state.round)
 
     @property
     def name(self) -> str:
@@ -51,17 +64,17 @@ class ServiceBackend(RendezvousBackend):
         found = self._called(lambda: self._keys.get(STATE))
         if found is None:
             return None
-        self.generation = _generation(found.content)
+        self.state = _opened(found.content)
         return found.content, found.version
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Replace the state that `token` stands for; the state that is there then, and whether it is ours."""
         expected = token if isinstance(token, int) else 0
-        generation = _generation(state)
+        generation = int(_opened(state).round)
         found = self._called(lambda: self._keys.put(STATE, state, expected=expected, generation=generation))
         if found is None or found.version == 0:
             return None
-        self.generation = _generation(found.content)
+        self.state = _opened(found.content)
         return found.content, found.version, found.is_set
 
     def _called(self, ask: Callable[[], Value | None]) -> Value | None:
@@ -74,7 +87,7 @@ class ServiceBackend(RendezvousBackend):
 class ServiceRendezvous(RendezvousHandler):
     """torch's dynamic rendezvous at the service, its rounds told in the log."""
 
-    def __init__(self, handler: RendezvousHandler, backend: ServiceBackend, keys: Keys) -> None:
+    def __init__(self, handler: DynamicRendezvousHandler, backend: ServiceBackend, keys: Keys) -> None:
         self._handler = handler
         self._backend = backend
         self._keys = keys
@@ -90,11 +103,25 @@ class ServiceRendezvous(RendezvousHandler):
         return self._handler.use_agent_store
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait until the next round is complete."""
+        """Wait until the next round is complete.
+
+        Raises:
+            RendezvousClosedError: the run is over.
+            RendezvousTimeoutError: too few came in time.
+            RendezvousConnectionError: the service does not answer, or refuses.
+        """
         self._log.info(RecoveryEvent.RENDEZVOUS_STARTED.value, generation=self._backend.generation)
         # torch has rank 0 tell its address in its own first round alone: who is new in a later one would wait for it in vain
-        self._handler._bootstrap_store_info = None  # type: ignore[attr-defined]
-        found = self._handler.next_rendezvous()
+        self._handler._bootstrap_store_info = None
+        try:
+            found = self._handler.next_rendezvous()
+        except RendezvousClosedError:
+            raise RendezvousClosedError(
+                f"the run of --rdzv-id {self.get_run_id()} is over; start another one under an id that is new, the same for all "
+                "its agents"
+            ) from None
+        except RendezvousTimeoutError:
+            raise RendezvousTimeoutError(self._waited_for()) from None
         self._log.info(
             RecoveryEvent.RENDEZVOUS_COMPLETED.value,
             generation=self._backend.generation,
@@ -102,6 +129,20 @@ class ServiceRendezvous(RendezvousHandler):
             world_size=found.world_size,
         )
         return found
+
+    def _waited_for(self) -> str:
+        """What did not come in time, this agent counted among those that came; it has left by then."""
+        settings, state = self._handler.settings, self._backend.state
+        seconds, run = settings.timeout.join.total_seconds(), f"--rdzv-id {settings.run_id}"
+        longer = "have all wait longer by --rdzv-conf join_timeout=SECONDS"
+        came = len(state.participants.keys() | {self._handler._this_node})
+        if state.complete or came >= settings.min_nodes:
+            return f"the round that {run} is in took no other agent in within {seconds:g} s; {longer}"
+        missing = settings.min_nodes - came
+        return (
+            f"{came} of at least {settings.min_nodes} agents came to {run} within {seconds:g} s, {missing} are missing; start "
+            f"torchrun with the same id and --rdzv-endpoint on {missing} more hosts, or {longer}"
+        )
 
     def is_closed(self) -> bool:
         """Whether nobody may join any more."""
@@ -131,10 +172,11 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
     """The rendezvous that torchrun's options describe.
 
     Raises:
-        ValueError: the endpoint or an option cannot be used.
+        ValueError: the endpoint, the id or an option cannot be used.
     """
     os.environ[OWN_RENDEZVOUS] = BACKEND
-    keys = Keys(url_of(params), params.run_id, token=_token(params.get("token_file")))
+    check(params)
+    keys = Keys(url_of(params), params.run_id, token=token_of(params))
     backend = ServiceBackend(keys)
     store = ServiceStore(keys, timeout_seconds=STORE_TIMEOUT_SECONDS)
     return ServiceRendezvous(create_handler(store, backend, params), backend, keys)
@@ -145,28 +187,12 @@ def register() -> Callable[[RendezvousParameters], RendezvousHandler]:
     return create
 
 
-def url_of(params: RendezvousParameters) -> str:
-    """Where the service is.
-
-    Raises:
-        ValueError: the endpoint is empty, or the scheme is neither http nor https.
-    """
-    scheme = params.get("scheme", "http")
-    if scheme not in ("http", "https"):
-        raise ValueError(f"rdzv-conf scheme must be http or https, not {scheme!r}")
-    if not params.endpoint:
-        raise ValueError("--rdzv-endpoint must be HOST:PORT of a Kintsugi service")
-    host = params.endpoint if params.endpoint.rpartition(":")[2].isdecimal() else f"{params.endpoint}:{DEFAULT_PORT}"
-    return f"{scheme}://{host}"
-
-
-def _token(path: str | None) -> str | None:
-    return Path(path).read_text().strip() if path else None
-
-
-def _generation(state: bytes) -> int:
-    """The round of a state, which torch pickles and reads back in the same way."""
+def _opened(content: bytes) -> _RendezvousState:
+    """A state, which torch pickles and reads back in the same way."""
     try:
-        return int(pickle.loads(state).round)  # noqa: S301
+        state = pickle.loads(content)  # noqa: S301
     except Exception as error:
         raise RendezvousStateError("the state at the service is none of torch's") from error
+    if not isinstance(state, _RendezvousState):
+        raise RendezvousStateError("the state at the service is none of torch's")
+    return state

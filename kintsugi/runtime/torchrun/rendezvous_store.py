@@ -1,7 +1,9 @@
 """The service as a store of torch.distributed: what agents tell each other survives the death of any of them."""
 
 import base64
+import hashlib
 import logging
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +16,15 @@ import tenacity
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 
-from kintsugi.client.connection import reason_of
+from kintsugi.client.answers import refusal_of
+from kintsugi.client.connection import CA_VARIABLE, TOKEN_VARIABLE, authorization, reason_of, trusted
 
 LOG = logging.getLogger("kintsugi.rendezvous")
 SHORTEST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.25
 TIMEOUT_SECONDS = 10.0
+MOST_LETTERS = 200
+"""Of a segment of a path at the service."""
 ATTEMPTS = 6
 """Of a request while the service is away; their pauses take 3 to 8 seconds together."""
 
@@ -37,10 +42,14 @@ class Keys:
     """Values of one run at the service, changed by compare-and-swap; a change whose answer was lost counts once."""
 
     def __init__(self, url: str, run: str, *, token: str | None = None, transport: httpx2.BaseTransport | None = None) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._address = url
-        path = f"/v1/rendezvous/{_segment(run)}/"
-        self._http = httpx2.Client(base_url=f"{url}{path}", timeout=TIMEOUT_SECONDS, headers=headers, transport=transport)
+        self._http = httpx2.Client(
+            base_url=f"{url}/v1/rendezvous/{_segment(run)}/",
+            timeout=TIMEOUT_SECONDS,
+            headers=authorization(token),
+            verify=trusted(os.environ.get(CA_VARIABLE)),
+            transport=transport,
+        )
 
     def close(self) -> None:
         """Close all connections."""
@@ -84,7 +93,7 @@ class Keys:
                 if response.is_server_error or response.status_code == httpx2.codes.TOO_MANY_REQUESTS:
                     raise ConnectionError(f"the service answers {response.status_code}")
                 if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
-                    raise PermissionError(f"the service refuses: {response.text[:500]}")
+                    raise PermissionError(f"the service refuses: {_told(response)}")
                 return response
         raise AssertionError("the last attempt returns or raises")
 
@@ -168,8 +177,17 @@ class ServiceStore(Store):
 
 
 def _segment(name: str) -> str:
-    """A name as one segment of a path: torch's own have slashes."""
-    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=") or "-"
+    """A name as one segment of a path: torch's own have slashes, and where the run's id is long, too many letters."""
+    segment = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=") or "-"
+    return segment if len(segment) <= MOST_LETTERS else hashlib.sha256(name.encode()).hexdigest()
+
+
+def _told(response: httpx2.Response) -> str:
+    """Why the service refuses, and what torchrun may be given where a token is missing."""
+    reason = str(refusal_of(response) or response.text[:500])
+    if response.status_code == httpx2.codes.UNAUTHORIZED:
+        reason += f" (torchrun takes it from the file that --rdzv-conf token_file=FILE names, or from {TOKEN_VARIABLE})"
+    return reason
 
 
 def _value(response: httpx2.Response) -> Value:

@@ -15,12 +15,18 @@ from pathlib import Path
 import httpx2
 import pytest
 from torch.distributed import DistStoreError
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousParameters, RendezvousStateError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousParameters,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousState
 
 from kintsugi.core.resiliency import RecoveryEvent
 from kintsugi.runtime.torchrun import rendezvous_store
-from kintsugi.runtime.torchrun.rendezvous import STATE, ServiceBackend, create, url_of
+from kintsugi.runtime.torchrun.rendezvous import STATE, ServiceBackend, create
 from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore
 from tests.services import service
 
@@ -144,17 +150,40 @@ def test_a_service_that_is_away_is_told_to_torch(monkeypatch):
     keys.close()
 
 
-def parameters(endpoint, **config):
-    return RendezvousParameters("kintsugi", endpoint, "run", 1, 2, local_addr="127.0.0.1", **config)
+def parameters(endpoint, *, run="run", nodes=(1, 2), **config):
+    return RendezvousParameters("kintsugi", endpoint, run, *nodes, local_addr="127.0.0.1", **config)
 
 
-def test_the_endpoint_is_the_service():
-    assert url_of(parameters("host:9000")) == "http://host:9000"
-    assert url_of(parameters("host", scheme="https")) == "https://host:8000"
-    with pytest.raises(ValueError, match="rdzv-endpoint"):
-        url_of(parameters(""))
-    with pytest.raises(ValueError, match="http or https"):
-        url_of(parameters("host", scheme="ftp"))
+@pytest.mark.processes
+def test_who_comes_once_the_run_is_over_is_told_to_take_another_id(url):
+    first = create(parameters(url, run="over", last_call_timeout="1"))
+    first.next_rendezvous()
+    first.shutdown()
+    late = create(parameters(url, run="over"))
+    with pytest.raises(RendezvousClosedError, match="the run of --rdzv-id over is over; start another one under an id that is new"):
+        late.next_rendezvous()
+    late.shutdown()
+
+
+@pytest.mark.processes
+def test_who_waits_in_vain_is_told_how_many_came(url):
+    alone = create(parameters(url, run="alone", nodes=(3, 4), join_timeout="1"))
+    with pytest.raises(
+        RendezvousTimeoutError, match=r"^1 of at least 3 agents came to --rdzv-id alone within 1 s, 2 are missing; .*join_timeout"
+    ):
+        alone.next_rendezvous()
+    alone.shutdown()
+
+
+@pytest.mark.processes
+def test_who_is_not_let_into_a_round_is_told_so(url):
+    inside = create(parameters(url, run="full", last_call_timeout="1"))
+    inside.next_rendezvous()
+    late = create(parameters(url, run="full", join_timeout="1"))
+    with pytest.raises(RendezvousTimeoutError, match=r"^the round that --rdzv-id full is in took no other agent in within 1 s"):
+        late.next_rendezvous()
+    late.shutdown()
+    inside.shutdown()
 
 
 def test_the_plug_in_is_registered():
