@@ -49,6 +49,10 @@ class OvertakenError(ConflictError):
     """Another writer was first: look again and retry."""
 
 
+class TakenError(OvertakenError):
+    """What is written is there already: whoever looks again sees it, or the database contradicts itself."""
+
+
 class StorageFullError(UnavailableError):
     """The database's disk is full: what was told before is there, and nothing new is taken until there is room."""
 
@@ -157,7 +161,8 @@ class Database:
         """A transaction that is durable once it is left, and undone when an exception leaves it.
 
         Raises:
-            OvertakenError: another writer was first, by a unique constraint or by the order of their transactions.
+            TakenError: another writer was first, by a unique constraint.
+            OvertakenError: another writer was first, by the order of their transactions.
             StorageFullError: there is no room for what was written.
             UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
@@ -179,7 +184,7 @@ def _refusal(error: IntegrityError) -> KintsugiError:
     """What it means that a constraint was violated."""
     code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorcode", None)
     if code in UNIQUE_VIOLATIONS:
-        return OvertakenError("another writer was first; try again")
+        return TakenError("another writer was first; try again")
     way_out = "its tables are not as this version made them, or rows were taken away by hand: look at it, or restore a backup"
     reason, *_ = str(error.orig).splitlines()  # behind which PostgreSQL shows the row, secrets and all
     return UnavailableError(f"the database refuses what belongs into it: {reason}; {way_out}", field=DATABASE_FIELD)
