@@ -90,6 +90,18 @@ class Database:
                 for _ in range(self._engine.pool.size()):
                     stack.enter_context(self._engine.connect())
 
+    def write_ahead(self) -> None:
+        """Have a SQLite file, whoever opens it, written to a log beside it first (WAL): who reads and who writes do not wait.
+
+        Raises:
+            UnavailableError: it cannot be written, or others hold it.
+        """
+        if self._engine.dialect.name != POSTGRESQL:
+            with _translated(self._folder), self._engine.connect() as connection:
+                driver = connection.connection.driver_connection
+                assert isinstance(driver, sqlite3.Connection)
+                driver.execute("PRAGMA journal_mode=WAL")  # which a transaction, as SQLAlchemy begins it, does not allow
+
     def look_at_file(self) -> None:
         """Require of a SQLite file that it is still the one that was opened.
 
@@ -176,7 +188,7 @@ def _translated(folder: Path | None) -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise _refusal(error) from error
-    except (DBAPIError, PoolTimeoutError) as error:
+    except (DBAPIError, PoolTimeoutError, sqlite3.Error) as error:
         raise _meaning(error, folder) from error
 
 
@@ -190,7 +202,7 @@ def _refusal(error: IntegrityError) -> KintsugiError:
     return UnavailableError(f"the database refuses what belongs into it: {reason}; {way_out}", field=DATABASE_FIELD)
 
 
-def _meaning(error: DBAPIError | PoolTimeoutError, folder: Path | None) -> KintsugiError:
+def _meaning(error: DBAPIError | PoolTimeoutError | sqlite3.Error, folder: Path | None) -> KintsugiError:
     reason = getattr(error, "orig", None) or error
     state = getattr(reason, "sqlstate", None)
     if state in SERIALIZATION_FAILURES:
