@@ -191,6 +191,7 @@ def test_the_command_tells_it_as_a_table_and_as_json(url, capsys):
     status, told = run(capsys, "--database-url", url)
     assert status == 1
     assert "entry 2: number is stored as 9, replayed as 2" in told.out
+    assert told.out.endswith(": 1 entry came out differently\n")
 
 
 def test_nothing_in_the_table_is_cut_off_on_a_narrow_screen(url, capsys, monkeypatch):
