@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import local
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, delete, func, insert, or_, select
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
@@ -17,6 +17,8 @@ from api.spans import span
 from api.storage.absence import Absence
 from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READING, SQLITE, engine_of
 from api.storage.files import OneFile
+from api.storage.tables import RENDEZVOUS
+from api.storage.writability import LatestWrite
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
@@ -79,6 +81,7 @@ class Database:
         self._reading = self._engine.execution_options(**options)
         self._own = _Own()
         self._reads, self._writes = Absence(), Absence()
+        self._latest_write = LatestWrite()
 
     def fill(self) -> None:
         """Open the connections that a SQLite file keeps, before its disk is full: to open one there may end the process (SIGBUS).
@@ -127,6 +130,20 @@ class Database:
         if not is_writable:
             message = "the database can only be read: it is a standby, or its file or folder is not the service's to write"
             raise UnavailableError(message, field=DATABASE_FIELD)
+
+    def require_written(self) -> None:
+        """Require that something can be written now, where the latest write failed; of what is tried then nothing stays.
+
+        Raises:
+            UnavailableError: it cannot.
+        """
+        self._latest_write.require(self._try_to_write)
+
+    def _try_to_write(self) -> None:
+        row = {"run": "", "key": "", "value": b"", "version": 0, "generation": 0, "changed_at": ""}  # no request can name it
+        with self.writing() as connection:
+            connection.execute(insert(RENDEZVOUS), row)
+            connection.execute(delete(RENDEZVOUS).where(RENDEZVOUS.c.run == "", RENDEZVOUS.c.key == ""))
 
     def close(self) -> None:
         """Give the connections back."""
@@ -178,7 +195,13 @@ class Database:
             StorageFullError: there is no room for what was written.
             UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
-        with self._writes.noticed(), _translated(self._folder), span("store.write"), self._engine.begin() as connection:
+        with (
+            self._latest_write.noted(),
+            self._writes.noticed(),
+            _translated(self._folder),
+            span("store.write"),
+            self._engine.begin() as connection,
+        ):
             yield connection
 
 

@@ -95,11 +95,13 @@ class Store:
         """Look whether the database can be used.
 
         Raises:
-            UnavailableError: it is not of this program's version any more, can only be read, or does not answer.
+            UnavailableError: it is not of this program's version any more, can only be read, does not answer, or takes nothing: the
+                latest write failed, and so does another one.
         """
         with self._database.reading():
             require_unchanged(self._database)
             self._database.require_writable()
+        self._database.require_written()
 
     def when_set_back(self, forget: Callable[[], None]) -> None:
         """Have `forget` called, in any thread, once what was read or written is not there any more."""
