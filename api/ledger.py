@@ -16,7 +16,8 @@ from api.jobs.headlines import headlines, is_routine, said
 from api.jobs.history import Content, Entry, History
 from api.metrics import Metrics
 from api.records import JobState, Planned, Records
-from api.storage.database import OvertakenError
+from api.storage.database import OvertakenError, TakenError
+from api.storage.legible import contradictory
 from api.storage.store import Store
 from api.storage.stored import Appointment, WriteKey
 from kintsugi.core.errors import UnavailableError
@@ -82,7 +83,12 @@ class Ledger(Records):
 
         Returns:
             The last entry that holds the contents; none where there were none.
+
+        Raises:
+            ContradictoryError: it cannot be appended although nobody else did: what is stored of the job contradicts itself.
+            UnavailableError: other processes were first again and again.
         """
+        taken_behind = None
         for _ in range(ATTEMPTS):
             with self.store.looking():
                 state = self.state(job)
@@ -91,7 +97,11 @@ class Ledger(Records):
                 return told
             try:
                 return self._append(state, told, key) if told else None
-            except OvertakenError:
+            except OvertakenError as error:
+                if isinstance(error, TakenError):
+                    if state.head == taken_behind:  # whoever took the place would have moved it
+                        raise contradictory(job, f"its log ends at entry {state.head.number}, other tables go on") from error
+                    taken_behind = state.head
                 self._log.info("another writer was first: what was decided does not count", job=job)
         raise UnavailableError(f"other processes kept writing to job {job!r}; try again")
 

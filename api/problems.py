@@ -36,6 +36,8 @@ CLIENT_GONE = 499
 """Status, as proxies count it, of a request whose client went away before it was answered."""
 REQUEST_ID = "request_id"
 """Name of the request's id in its state."""
+TEMPLATE = "template"
+"""Name there of the template of the path that it is for; None where no route is."""
 
 
 class MalformedBodyError(InvalidInputError):

@@ -13,6 +13,7 @@ from api.differences import Difference, differences
 from api.jobs.headlines import headline
 from api.jobs.history import Entry, History
 from api.records import Records, first_state
+from api.storage.reach import is_ended, reach
 from api.storage.store import Store
 from api.storage.stored import StoredDecision
 from api.storage.wording import Wording
@@ -21,6 +22,8 @@ from kintsugi.core.errors import KintsugiError, NotFoundError, PlanningFailedErr
 
 PAGE = 1_000
 CREATED = "created"
+BEYOND = "beyond the end"
+"""What is stored beside a log, of entries that the log does not hold."""
 CLOCK = ("search", "elapsed_seconds")
 """The one part of a decision that is measured."""
 
@@ -79,12 +82,17 @@ class Replay:
         return self._store.num_entries(self.job)
 
     def __iter__(self) -> Iterator[Replayed]:
-        """The job's creation, then one item for each entry, up to the first that makes no sense where it stands."""
+        """The job's creation, then one item for each entry, up to the first that makes no sense where it stands.
+
+        Where more is stored than the whole log led to, a last item tells it.
+        """
+        reached, ended = reach(self._store.database, self.job), is_ended(self._store.database, self.job)  # the log may grow yet
         created = self._state.job.created_at
         yield self._with_decision(Replayed(number=0, at=created, what=CREATED, generation=0, decided=True), None)
-        history = self._state.history
+        history, at = self._state.history, created
         for (entry, kept), follower in pairwise(chain(self._entries(), [(None, None)])):
             assert entry is not None
+            at = entry.received_at
             if self._only is not None and history.generation >= self._only:
                 return
             result = Replayed(
@@ -105,6 +113,10 @@ class Replay:
                 found += self._problem_compared(after, entry.problem)
             made = self._with_decision(replace(result, generation=history.generation), after) if entry.decided else result
             yield replace(made, generation=entry.generation, differences=(*found, *made.differences))
+        beyond = tuple(_beyond(history, reached, ended)) if self._only is None else ()
+        if beyond:
+            last = Replayed(number=history.number, at=at, what=BEYOND, generation=history.generation, decided=False)
+            yield replace(last, differences=beyond)
 
     def _entries(self) -> Iterator[tuple[Entry | None, History | None]]:
         """The whole log, and the history that was stored with an entry, where one was."""
@@ -180,6 +192,16 @@ def _entry_compared(history: History, entry: Entry) -> Iterator[Difference]:
 def _state_compared(history: History, kept: History | None) -> Iterator[Difference]:
     if kept is not None and kept != history:
         yield from differences(codec.encode(kept), codec.encode(history), "state")
+
+
+def _beyond(history: History, reached: Mapping[str, int], is_ended: bool) -> Iterator[Difference]:
+    """What is named of a log that it does not hold, once all of it is replayed."""
+    ends = {"number": history.number, "generation": history.generation}
+    for name, stored in reached.items():
+        if stored > (end := ends[name.rpartition(".")[2]]):
+            yield Difference(field=name, stored=stored, replayed=end)
+    if is_ended and history.ended is None:
+        yield Difference(field="endings", stored="ended", replayed="going on")
 
 
 def _impossible(field: str, stored: Any, error: Exception) -> Difference:

@@ -34,6 +34,17 @@ def cluster_of(cluster: Cluster | None, workers: int | None, workers_per_host: i
     return Cluster.uniform(workers, workers_per_host=workers_per_host)
 
 
+def check_times(settings: JobSettings) -> None:
+    """Require credible times where a job is asked for; the noun takes others, for they may be stored.
+
+    Raises:
+        InvalidInputError: one is too short.
+    """
+    checks.mean_time("settings.mtbf_seconds", settings.mtbf_seconds)
+    if settings.heartbeat_timeout_seconds is not None:
+        checks.heartbeat_timeout("settings.heartbeat_timeout_seconds", settings.heartbeat_timeout_seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
     """A job to plan for: its model, its workers and how it wants to be planned for."""
@@ -57,6 +68,7 @@ class NewJob:
         if self.id is not None:
             checks.identifier("id", self.id)
         cluster_of(self.cluster, self.workers, self.workers_per_host)
+        check_times(self.settings)
         if self.settings.allows_follow_up:
             raise InvalidInputError(
                 "the service does not follow plans of two steps yet; ask the planner itself",
@@ -120,7 +132,7 @@ class EstimateRequest:
     def __post_init__(self) -> None:
         cluster_of(self.cluster, self.workers, self.workers_per_host)
         checks.seconds("reconfiguration_seconds", self.reconfiguration_seconds)
-        checks.positive("mtbf_seconds", self.mtbf_seconds)
+        checks.mean_time("mtbf_seconds", self.mtbf_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +174,8 @@ class WhatIf:
         for field in ("profile", "settings"):
             if getattr(self, field) is None:
                 raise InvalidInputError("is needed where no job is named", field=field)
+        assert self.settings is not None
+        check_times(self.settings)
         cluster_of(self.cluster, self.workers, self.workers_per_host)
 
 

@@ -16,7 +16,7 @@ from api.access.callers import Caller, calling
 from api.access.needs import READING, Need, need_of
 from api.access.targets import Operation, Target, operations_of, target_of
 from api.access.tokens import LOOSE_SECRET, Token
-from api.problems import CLIENT_GONE, REQUEST_ID, problem_of
+from api.problems import CLIENT_GONE, REQUEST_ID, TEMPLATE, problem_of
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import ForbiddenError, InvalidInputError, KintsugiError, UnauthenticatedError
 
@@ -41,7 +41,9 @@ class Gate:
             await self._app(scope, receive, send)
         else:
             self._operations = self._operations or operations_of(scope["app"].routes)
-            await _Passage(self._app, self._access, scope, target_of(self._operations, scope)).serve(receive, send)
+            target = target_of(self._operations, scope)
+            scope["state"][TEMPLATE] = target.path
+            await _Passage(self._app, self._access, scope, target).serve(receive, send)
 
 
 class _Passage:

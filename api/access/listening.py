@@ -4,17 +4,18 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from anyio import move_on_after
 from anyio.to_thread import run_sync
 
 from api.access.assembly import Access
 from api.access.tokens import Token
 from api.access.vault import CACHED_SECONDS, Vault
-from api.webhooks.moments import text_of, utc_now
+from api.webhooks.moments import moment_of, text_of, utc_now
 from kintsugi.core.errors import UnavailableError
 
 
 async def while_usable(messages: AsyncGenerator[bytes, None], token: Token | None, access: Access) -> AsyncGenerator[bytes, None]:
-    """What a stream says, up to the first message that comes once its token is expired, or was revoked five seconds ago.
+    """What a stream says until its token expires, or to the first message that comes once it was revoked five seconds ago.
 
     Who listens without one is told nothing more once tokens are needed.
 
@@ -25,7 +26,7 @@ async def while_usable(messages: AsyncGenerator[bytes, None], token: Token | Non
     """
     asked = time.monotonic()
     async with aclosing(messages):
-        async for message in messages:
+        while (message := await _next(messages, token)) is not None:
             if token is None and await access.asks_for_tokens():
                 return
             if token is not None and time.monotonic() - asked >= CACHED_SECONDS:
@@ -34,6 +35,15 @@ async def while_usable(messages: AsyncGenerator[bytes, None], token: Token | Non
             if token is not None and not token.is_usable(text_of(utc_now())):
                 return
             yield message
+
+
+async def _next(messages: AsyncGenerator[bytes, None], token: Token | None) -> bytes | None:
+    """The next message; None where there are no more, or none before the token expires."""
+    if token is None or token.expires_at is None:
+        return await anext(messages, None)
+    with move_on_after((moment_of(token.expires_at) - utc_now()).total_seconds()):
+        return await anext(messages, None)
+    return None
 
 
 def _now(vault: Vault, token: Token) -> Token:

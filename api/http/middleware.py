@@ -1,6 +1,7 @@
 """What happens around every request: its size is bounded, its time is measured, its line is logged."""
 
 import time
+from http import HTTPMethod
 from typing import Any
 from uuid import uuid4
 
@@ -13,11 +14,13 @@ from structlog.contextvars import bound_contextvars
 from api.access.tokens import redacted
 from api.logs import job_context
 from api.metrics import Metrics
-from api.problems import REQUEST_ID, BodyTooLargeError, problem_of
+from api.problems import REQUEST_ID, TEMPLATE, BodyTooLargeError, problem_of
 from api.spans import span
 
 LINGERING_SECONDS, LINGERING_BYTES = 2.0, 2**28
 """What is still taken from a client that sends too much, so that it comes to read why it is refused."""
+METHODS = frozenset(HTTPMethod)
+"""Others are counted as one, which OpenTelemetry calls `_OTHER`: whoever makes them up adds no series."""
 
 
 class BodyLimit:
@@ -104,20 +107,26 @@ class Observation:
                 _describe(own, scope, status, request)
 
     def _observe(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unknown")
-        self._metrics.requests.labels(scope["method"], route, str(status)).inc()
-        self._metrics.request_seconds.labels(scope["method"], route).observe(seconds)
+        method, route = _operation(scope)
+        self._metrics.requests.labels(method, route, str(status)).inc()
+        self._metrics.request_seconds.labels(method, route).observe(seconds)
         self._log.debug("answered", method=scope["method"], path=redacted(scope["path"]), status=status, seconds=round(seconds, 6))
+
+
+def _operation(scope: Scope) -> tuple[str, str]:
+    """Method and template of the path, also of a request that was refused before a route answered: few, whatever is asked."""
+    route = getattr(scope.get("route"), "path", None) or scope["state"].get(TEMPLATE) or "unknown"
+    return scope["method"] if scope["method"] in METHODS else "_OTHER", route
 
 
 def _describe(own: Any, scope: Scope, status: int, request: str) -> None:
     """Say on the request's span what became of it, in OpenTelemetry's words."""
     if own is not None:
-        route = getattr(scope.get("route"), "path", "unknown")
-        own.update_name(f"{scope['method']} {route}")
+        method, route = _operation(scope)
+        own.update_name(f"{method} {route}")
         own.set_attributes(
             {
-                "http.request.method": scope["method"],
+                "http.request.method": method,
                 "http.route": route,
                 "http.response.status_code": status,
                 "kintsugi.request": request,

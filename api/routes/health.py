@@ -20,7 +20,10 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", responses=refuses(HTTPStatus.SERVICE_UNAVAILABLE))
 async def readyz(desk: DeskDep) -> Response:
-    """The process can answer: its database is within reach, of its version and open to be written, and it is not stopping."""
+    """The process can answer: its database is within reach, of its version and open to be written, and it is not stopping.
+
+    Where the latest write failed for the database's sake (a full disk, somebody who holds it) another one has to succeed first.
+    """
     if desk.watch.is_closed:
         raise UnavailableError("the service is stopping")
     await desk.read(desk.service.store.ping)

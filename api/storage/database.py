@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import local
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, delete, func, insert, or_, select
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
@@ -17,6 +17,8 @@ from api.spans import span
 from api.storage.absence import Absence
 from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READING, SQLITE, engine_of
 from api.storage.files import OneFile
+from api.storage.tables import RENDEZVOUS
+from api.storage.writability import LatestWrite
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
@@ -49,6 +51,10 @@ class OvertakenError(ConflictError):
     """Another writer was first: look again and retry."""
 
 
+class TakenError(OvertakenError):
+    """What is written is there already: whoever looks again sees it, or the database contradicts itself."""
+
+
 class StorageFullError(UnavailableError):
     """The database's disk is full: what was told before is there, and nothing new is taken until there is room."""
 
@@ -75,6 +81,7 @@ class Database:
         self._reading = self._engine.execution_options(**options)
         self._own = _Own()
         self._reads, self._writes = Absence(), Absence()
+        self._latest_write = LatestWrite()
 
     def fill(self) -> None:
         """Open the connections that a SQLite file keeps, before its disk is full: to open one there may end the process (SIGBUS).
@@ -85,6 +92,18 @@ class Database:
             with ExitStack() as stack, _translated(self._folder):
                 for _ in range(self._engine.pool.size()):
                     stack.enter_context(self._engine.connect())
+
+    def write_ahead(self) -> None:
+        """Have a SQLite file, whoever opens it, written to a log beside it first (WAL): who reads and who writes do not wait.
+
+        Raises:
+            UnavailableError: it cannot be written, or others hold it.
+        """
+        if self._engine.dialect.name != POSTGRESQL:
+            with _translated(self._folder), self._engine.connect() as connection:
+                driver = connection.connection.driver_connection
+                assert isinstance(driver, sqlite3.Connection)
+                driver.execute("PRAGMA journal_mode=WAL")  # which a transaction, as SQLAlchemy begins it, does not allow
 
     def look_at_file(self) -> None:
         """Require of a SQLite file that it is still the one that was opened.
@@ -111,6 +130,20 @@ class Database:
         if not is_writable:
             message = "the database can only be read: it is a standby, or its file or folder is not the service's to write"
             raise UnavailableError(message, field=DATABASE_FIELD)
+
+    def require_written(self) -> None:
+        """Require that something can be written now, where the latest write failed; of what is tried then nothing stays.
+
+        Raises:
+            UnavailableError: it cannot.
+        """
+        self._latest_write.require(self._try_to_write)
+
+    def _try_to_write(self) -> None:
+        row = {"run": "", "key": "", "value": b"", "version": 0, "generation": 0, "changed_at": ""}  # no request can name it
+        with self.writing() as connection:
+            connection.execute(insert(RENDEZVOUS), row)
+            connection.execute(delete(RENDEZVOUS).where(RENDEZVOUS.c.run == "", RENDEZVOUS.c.key == ""))
 
     def close(self) -> None:
         """Give the connections back."""
@@ -157,11 +190,18 @@ class Database:
         """A transaction that is durable once it is left, and undone when an exception leaves it.
 
         Raises:
-            OvertakenError: another writer was first, by a unique constraint or by the order of their transactions.
+            TakenError: another writer was first, by a unique constraint.
+            OvertakenError: another writer was first, by the order of their transactions.
             StorageFullError: there is no room for what was written.
             UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
-        with self._writes.noticed(), _translated(self._folder), span("store.write"), self._engine.begin() as connection:
+        with (
+            self._latest_write.noted(),
+            self._writes.noticed(),
+            _translated(self._folder),
+            span("store.write"),
+            self._engine.begin() as connection,
+        ):
             yield connection
 
 
@@ -171,7 +211,7 @@ def _translated(folder: Path | None) -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise _refusal(error) from error
-    except (DBAPIError, PoolTimeoutError) as error:
+    except (DBAPIError, PoolTimeoutError, sqlite3.Error) as error:
         raise _meaning(error, folder) from error
 
 
@@ -179,13 +219,13 @@ def _refusal(error: IntegrityError) -> KintsugiError:
     """What it means that a constraint was violated."""
     code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorcode", None)
     if code in UNIQUE_VIOLATIONS:
-        return OvertakenError("another writer was first; try again")
+        return TakenError("another writer was first; try again")
     way_out = "its tables are not as this version made them, or rows were taken away by hand: look at it, or restore a backup"
     reason, *_ = str(error.orig).splitlines()  # behind which PostgreSQL shows the row, secrets and all
     return UnavailableError(f"the database refuses what belongs into it: {reason}; {way_out}", field=DATABASE_FIELD)
 
 
-def _meaning(error: DBAPIError | PoolTimeoutError, folder: Path | None) -> KintsugiError:
+def _meaning(error: DBAPIError | PoolTimeoutError | sqlite3.Error, folder: Path | None) -> KintsugiError:
     reason = getattr(error, "orig", None) or error
     state = getattr(reason, "sqlstate", None)
     if state in SERIALIZATION_FAILURES:

@@ -134,7 +134,7 @@ def _making(path: Path) -> Callable[..., None]:
 
 def _configure(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver's own BEGIN would come too late and be upgradable to a deadlock
-    for pragma in (f"busy_timeout={int(LOCK_SECONDS * 1000)}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for pragma in (f"busy_timeout={int(LOCK_SECONDS * 1000)}", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

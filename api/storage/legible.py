@@ -16,6 +16,18 @@ class IllegibleError(UnavailableError):
     """The database answers with what this version of the program does not understand: asking it again does not help."""
 
 
+class ContradictoryError(IllegibleError):
+    """What the database holds of one job contradicts itself: parts of it are gone, or of another time than the others."""
+
+    code = "storage_contradictory"
+
+
+def contradictory(job: str, what: str) -> ContradictoryError:
+    """The error of a job of which `what` is stored beside what cannot be beside it."""
+    way_out = f"kintsugi replay --job {job} tells where; stop the service and restore a backup"
+    return ContradictoryError(f"what is stored of it contradicts itself: {what}; {way_out}", field="job", value=job)
+
+
 def legible(read: Callable[P, T]) -> Callable[P, T]:
     """`read`, which decodes what is stored; it raises `IllegibleError` where that is not understood."""
 

@@ -15,7 +15,7 @@ from api.storage.agenda import Agenda, move
 from api.storage.continuity import Head, Mark, SetBackError, moved, set_back
 from api.storage.database import Database
 from api.storage.grouping import GroupCommit
-from api.storage.legible import loaded
+from api.storage.legible import contradictory, loaded
 from api.storage.positions import numbered
 from api.storage.recent import Recent
 from api.storage.rows import decision_of, entry_of, row_of_decision, row_of_entry, row_of_history
@@ -95,11 +95,13 @@ class Store:
         """Look whether the database can be used.
 
         Raises:
-            UnavailableError: it is not of this program's version any more, can only be read, or does not answer.
+            UnavailableError: it is not of this program's version any more, can only be read, does not answer, or takes nothing: the
+                latest write failed, and so does another one.
         """
         with self._database.reading():
             require_unchanged(self._database)
             self._database.require_writable()
+        self._database.require_written()
 
     def when_set_back(self, forget: Callable[[], None]) -> None:
         """Have `forget` called, in any thread, once what was read or written is not there any more."""
@@ -167,7 +169,8 @@ class Store:
             deadline: how the job's next one moves.
 
         Raises:
-            OvertakenError: another writer used one of the numbers, event ids or generations first.
+            TakenError: another writer used one of the numbers, event ids or generations first.
+            OvertakenError: another writer was in the way.
             SetBackError: the log does not hold its head any more.
         """
 
@@ -246,8 +249,15 @@ class Store:
             return connection.execute(query).scalar_one() or 0
 
     def entry(self, job: str, number: int) -> Entry:
-        """One log entry of a job."""
-        return self.entries(job, after=number - 1, limit=1)[0]
+        """One log entry of a job, which what is stored beside the log names.
+
+        Raises:
+            ContradictoryError: the log does not hold it.
+        """
+        found = self.entries(job, after=number - 1, limit=1)
+        if not found or found[0].number != number:
+            raise contradictory(job, f"entry {number} is named, and not in its log")
+        return found[0]
 
     def latest_history(self, job: str) -> History | None:
         """The newest of a job's stored histories, if this version of the program stored any."""

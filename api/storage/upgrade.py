@@ -7,7 +7,7 @@ from sqlalchemy import Connection, column, func, inspect, select, table
 from api.storage.database import Database
 from api.storage.engines import DATABASE_FIELD, POSTGRESQL
 from api.storage.tables import METADATA
-from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.core.errors import InvalidInputError, UnavailableError, some
 
 HEAD = "0003"
 """The version that this code works with: that of the newest file in `api/storage/migrations/versions`."""
@@ -26,8 +26,10 @@ def upgrade(database: Database) -> None:
         UnavailableError: the database does not answer.
     """
     with database.reading() as connection:
-        if _version(connection) == HEAD:
-            return
+        version = _version(connection)
+    database.write_ahead()  # not before: a file that is refused stays as it is
+    if version == HEAD:
+        return
     with database.writing() as connection:
         if connection.dialect.name == POSTGRESQL:
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
@@ -43,9 +45,10 @@ def require_current(database: Database) -> None:
         UnavailableError: the database does not answer.
     """
     with database.reading() as connection:
-        version = _version(connection)
+        version, is_empty = _version(connection), not inspect(connection).get_table_names()
     if version is None:
-        raise InvalidInputError("is empty; kintsugi serve brings it up to date", field=DATABASE_FIELD)
+        lacking = "is empty" if is_empty else "holds none of Kintsugi's tables"
+        raise InvalidInputError(f"{lacking}; kintsugi serve brings it up to date", field=DATABASE_FIELD)
     if version != HEAD:
         way_out = "read it with the kintsugi that made it, or a copy that kintsugi serve has upgraded for good"
         message = f"is of version {version}, this program reads {HEAD}; {way_out}"
@@ -66,20 +69,31 @@ def require_unchanged(database: Database) -> None:
 
 
 def _version(connection: Connection) -> str | None:
-    """The schema's version; None for an empty database."""
+    """The schema's version; None for a database without tables of ours."""
     names = set(inspect(connection).get_table_names())
-    if _VERSIONS.name not in names:
-        if strangers := sorted(names & set(METADATA.tables)):
-            message = f"holds tables of unknown origin ({', '.join(strangers)}) and no version; {WAY_OUT}"
-            raise InvalidInputError(message, field=DATABASE_FIELD)
+    version: str | None = None
+    if _VERSIONS.name in names:
+        version = connection.execute(select(_VERSIONS.c.version_num)).scalar_one_or_none()
+    if version is None:
+        _refuse_strangers(connection, names - {_VERSIONS.name})
         return None
-    version: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar_one_or_none()
-    if version is not None and version > HEAD:
+    if names.isdisjoint(METADATA.tables):
+        message = f"is of version {version} of another program, and holds none of Kintsugi's tables; {WAY_OUT}"
+        raise InvalidInputError(message, field=DATABASE_FIELD, value=version)
+    if version > HEAD:
         message = f"is of version {version}, this program knows versions up to {HEAD}; install a newer kintsugi, or {WAY_OUT}"
         raise InvalidInputError(message, field=DATABASE_FIELD, value=version)
     if version == HEAD:
         _check_shape(connection)
     return version
+
+
+def _refuse_strangers(connection: Connection, names: set[str]) -> None:
+    """Require a database without a version to hold none of these tables; one of PostgreSQL may be shared with other programs."""
+    strangers = sorted(names & set(METADATA.tables) if connection.dialect.name == POSTGRESQL else names)
+    if strangers:
+        message = f"holds tables of unknown origin ({some(strangers)}) and no version; {WAY_OUT}"
+        raise InvalidInputError(message, field=DATABASE_FIELD)
 
 
 def _check_shape(connection: Connection) -> None:

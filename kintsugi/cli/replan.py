@@ -73,6 +73,7 @@ def replan(
     _refuse_two_steps(policy, allow_follow_up)
     if join == 0:  # workers that join share hosts of their own
         refuse_beside_cluster(workers_per_host, cluster)
+    checks.mean_time("mtbf_seconds", mtbf_seconds)
     settings = JobSettings(
         num_microbatches=num_microbatches,
         ranges=Ranges(min_dp=min_dp, max_dp=max_dp, min_pp=min_pp, max_pp=max_pp),

@@ -94,7 +94,8 @@ def _print(outcomes: dict[str, list[Replayed]]) -> None:
     others = sorted({str(entry.planner_version) for entry in decisions} - {__version__})
     made = f"; some were made by {', '.join(others)}" if others else ""
     num_different = sum(bool(entry.differences) for entries in outcomes.values() for entry in entries)
-    verdict = styled("red", f"{num_different} entries came out differently") if num_different else styled("green", "all the same")
+    different = f"{num_different} {'entry' if num_different == 1 else 'entries'} came out differently"
+    verdict = styled("red", different) if num_different else styled("green", "all the same")
     console.print(Text(f"{len(decisions)} decisions made again by planner {__version__}{made}: ").append_text(verdict))
 
 

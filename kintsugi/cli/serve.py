@@ -1,5 +1,6 @@
 """`kintsugi serve`: the service in one process."""
 
+import errno
 import os
 import signal
 import socket
@@ -35,6 +36,8 @@ from planner.warmup import warm_up
 BACKLOG = 2_048
 TICKS_PER_SECOND = 10
 """Of uvicorn's server."""
+PORTS_ERRORS = (errno.EADDRINUSE, errno.EACCES)
+"""For which the port is to blame where nobody can listen; for all others it is the host."""
 STOPPED_SHORT = 1
 LEAVING_SECONDS = 10.0
 """Beyond the time that requests have to finish: what is left of a stopping service then is a search without end."""
@@ -209,8 +212,10 @@ def _told_of(settings: Settings) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeError) as error:  # of which the latter is how names are refused that can be none
-        reason = f"cannot listen on {settings.host} port {settings.port}: {cause_of(error)}; choose another host or port"
-        raise InvalidInputError(reason, field="port", value=settings.port) from error
+        is_ports = getattr(error, "errno", None) in PORTS_ERRORS
+        field, way_out = ("port", "choose another port") if is_ports else ("host", "name an address of this machine")
+        reason = f"cannot listen on {settings.host} port {settings.port}: {cause_of(error)}; {way_out}"
+        raise InvalidInputError(reason, field=field, value=getattr(settings, field)) from error
 
 
 def _address(listener: socket.socket, *, is_secure: bool) -> str:

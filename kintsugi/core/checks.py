@@ -27,6 +27,10 @@ MOST_MICROBATCHES, MOST_PER_WORKER, MOST_ANYWHERE = 65_536, 64, 2**20
 and nobody has the time to plan for them."""
 LEAST_SPEED_RATIO, MOST_SPEED_RATIO = 1e-6, 1e6
 """A worker's credible speed beside that of the profile's device."""
+SHORTEST_MEAN_SECONDS = 1.0
+"""Shortest credible mean time between failures; less is a number of hours or days, or a rate in its place."""
+SHORTEST_HEARTBEAT_SECONDS = 0.1
+"""Shortest time in which heartbeats, three of them, can be told; a busy machine is silent for longer."""
 LONGEST_NAME = 200
 """Characters."""
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -45,6 +49,22 @@ def seconds(field: str, value: float, *, at_most: float = math.inf) -> None:
             field=field,
             value=value,
         )
+
+
+def mean_time(field: str, value: float) -> None:
+    """Require a credible mean time between failures in seconds."""
+    _at_least(field, value, SHORTEST_MEAN_SECONDS, "a mean time between failures is in seconds, and no rate")
+
+
+def heartbeat_timeout(field: str, value: float) -> None:
+    """Require a credible time in seconds after which who tells nothing counts as failed."""
+    _at_least(field, value, SHORTEST_HEARTBEAT_SECONDS, "nobody tells three heartbeats in so short a time")
+
+
+def _at_least(field: str, value: float, least: float, hint: str) -> None:
+    positive(field, value)
+    if value < least:
+        raise InvalidInputError(f"{value:g} s is not credible (below {least:g} s); {hint}", field=field, value=value)
 
 
 def non_negative(field: str, value: float) -> None:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from api.metrics import Metrics
+from tests.api.access.world import OWN, guarded
 from tests.api.requests import EVENTS, JOB, REPORTS, event, report
 
 UNITS = ("seconds", "bytes", "ratio")
@@ -70,3 +71,21 @@ def test_events_without_a_plan_are_counted_by_reason(client, job):
     text = client.get("/metrics").text
     assert re.search(r'kintsugi_plan_refusals_total\{code="\w+"\} 1\.0', text)
     assert states(client)["unplanned"] == 1.0
+
+
+def counted(text):
+    """Method, route and status of all requests that were answered."""
+    return set(re.findall(r'kintsugi_http_requests_total\{method="(\w+)",route="([^"]*)",status="(\d+)"\}', text))
+
+
+def test_what_is_refused_before_a_route_answers_counts_as_the_routes(database_url):
+    with guarded(database_url, max_body_bytes=1_000_000) as world:
+        events = f"/v1/jobs/{OWN}/events"
+        world.client.post(events, json={})
+        world.ask("POST", events, "reader", json={})
+        world.ask("POST", events, "reporter", content=b"x" * 2_000_000)
+        world.client.request("BREW", "/v1/pots/1")
+        found = counted(world.ask("GET", "/metrics", "admin").text)
+    template = "/v1/jobs/{job}/events"
+    assert {("POST", template, status) for status in ("401", "403", "413")} <= found
+    assert {("_OTHER", "unknown", "401")} == {one for one in found if one[1] == "unknown"}

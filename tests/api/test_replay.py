@@ -11,6 +11,7 @@ from api.metrics import Metrics
 from api.replay import Replay
 from api.schemas import NewJob
 from api.service import Service
+from api.storage.legible import ContradictoryError
 from api.storage.store import Store
 from kintsugi.cli import main
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, NotFoundError
@@ -28,7 +29,7 @@ def happen(service):
     """A job with a batch, a plan that is applied late, and an end without a plan."""
     service.create_job(NewJob(id="job", profile=uniform_profile(3), workers=4, settings=JobSettings(num_microbatches=6)))
     service.post_events("job", [event("slow", 0, EventKind.STRAGGLER, speed_ratio=0.5), event("a", 0, worker="w01")])
-    service.post_events("job", [event("b", 1, worker="w02")])
+    service.post_events("job", [event("b", 1, worker="w02")], "key")
     service.post_report("job", Report(generation=1, status=ReportStatus.APPLIED))
     for last in ([event("c", 3, worker="w00"), event("d", 3, worker="w03")], [event("e", 3, EventKind.WORKER_JOINED)]):
         with pytest.raises(InfeasibleError):
@@ -121,6 +122,40 @@ def test_whatever_was_changed_is_found(url, statement, found):
     assert found <= fields(replayed(url))
 
 
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("delete from log where number > 2", {("decisions.generation", 3, 1), ("idempotency_keys.number", 3, 2)}),
+        ("delete from log", {("decisions.generation", 3, 0), ("idempotency_keys.number", 3, 0)}),
+        (
+            "insert into states (job, number, planner_version, history) values ('job', 256, '0', :data)",
+            {("states.number", 256, 7)},
+        ),
+        ("insert into endings (job, ended_at) values ('job', '2027-01-01T00:00:00.000000Z')", {("endings", "ended", "going on")}),
+    ],
+)
+def test_what_is_stored_beyond_the_end_of_the_log_is_found(url, statement, found):
+    tamper(url, statement, **({"data": b"x"} if ":data" in statement else {}))
+    *entries, last = replayed(url)
+    assert fields(entries) == set()
+    assert last.what == "beyond the end"
+    assert {(difference.field, difference.stored, difference.replayed) for difference in last.differences} == found
+    assert fields(replayed(url, generation=0)) == set()
+
+
+def test_a_log_that_lost_its_end_takes_nothing_and_says_why(url):
+    tamper(url, "delete from log where number > 2")
+    store = Store(url)
+    service = Service(store, Metrics())
+    try:
+        with pytest.raises(ContradictoryError, match="its log ends at entry 2, other tables go on; kintsugi replay --job job"):
+            service.post_events("job", [event("f", 1, worker="w02")])
+        with pytest.raises(ContradictoryError, match="entry 3 is named, and not in its log"):
+            service.post_events("job", [event("b", 1, worker="w02")], "key")
+    finally:
+        store.close()
+
+
 def read(url, query):
     engine = create_engine(url)
     with engine.connect() as connection:
@@ -156,6 +191,7 @@ def test_the_command_tells_it_as_a_table_and_as_json(url, capsys):
     status, told = run(capsys, "--database-url", url)
     assert status == 1
     assert "entry 2: number is stored as 9, replayed as 2" in told.out
+    assert told.out.endswith(": 1 entry came out differently\n")
 
 
 def test_nothing_in_the_table_is_cut_off_on_a_narrow_screen(url, capsys, monkeypatch):

@@ -46,6 +46,11 @@ def test_a_plan_of_another_model_has_no_estimate(client, job):
     assert (response.status_code, response.json()["error"]["field"]) == (422, "plan")
 
 
+def test_an_estimate_wants_a_credible_mean_time_between_failures(client, job):
+    response = client.post("/v1/estimates", json=estimate_of(job["decision"]["plan"], mtbf_seconds=0.5))
+    assert (response.status_code, response.json()["error"]["field"]) == (422, "mtbf_seconds")
+
+
 def test_what_if_says_what_the_event_then_gets(client, job):
     lost = sorted(workers_of(job["decision"]))[0]
     thought = client.post("/v1/whatif", json={"job": "llama", "fail": [lost]}).json()
@@ -120,6 +125,7 @@ def test_a_described_job_gets_what_a_stored_one_does(client, asked):
         ({"workers": None}, 422, "workers"),
         ({"profile": None}, 422, "profile"),
         ({"settings": None}, 422, "settings"),
+        ({"settings": {"num_microbatches": 8, "mtbf_seconds": 1e-320}}, 422, "settings.mtbf_seconds"),
         ({"workers": 0}, 422, "workers"),
         ({"workers": 10**9}, 422, "workers"),
     ],

@@ -298,6 +298,12 @@ def test_two_steps_that_are_not_allowed_cannot_be_pinned(capsys, tmp_path):
     assert "--allow-follow-up" in document["error"]["message"]
 
 
+def test_a_mean_time_that_is_not_credible_is_refused(capsys, profile):
+    arguments = ("--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", "--fail", "w00")
+    status, document = run(capsys, "replan", *arguments, "--mtbf-seconds", "1e-320")
+    assert (status, document["error"]["field"]) == (2, "mtbf_seconds")
+
+
 @pytest.mark.parametrize(("mtbf_seconds", "is_used"), [("10800", True), ("3", False)])
 def test_a_newcomer_is_used_or_ignored(capsys, profile, mtbf_seconds, is_used):
     arguments = ("--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", "--join", "1")

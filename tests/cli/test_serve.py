@@ -256,17 +256,19 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path):
         port = taken.getsockname()[1]
         result = outcome_of("serve", "--port", str(port), "--database-url", f"sqlite:///{tmp_path / 'kintsugi.sqlite3'}")
     assert result.returncode == 2
-    assert f"cannot listen on 127.0.0.1 port {port}" in result.stderr
+    assert f"port: cannot listen on 127.0.0.1 port {port}" in result.stderr
     assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_host_that_cannot_be_one_is_told(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("host", ["no..host", "300.1.1.1", "192.0.2.1"])
+def test_a_host_that_cannot_be_one_is_told(host: str, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("KINTSUGI_REQUIRE_TOKENS", "never")
     where = f"sqlite:///{tmp_path / 'kintsugi.sqlite3'}"
-    result = outcome_of("serve", "--host", "no..host", "--port", "0", "--database-url", where)
+    result = outcome_of("serve", "--host", host, "--port", "0", "--database-url", where)
     assert result.returncode == 2
-    assert "cannot listen on no..host port 0" in result.stderr
+    assert f"host: cannot listen on {host} port 0" in result.stderr
+    assert "name an address of this machine" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -28,12 +28,15 @@ def test_what_is_no_number_is_refused(check, value):
         (checks.speed_ratio, 1e-6),
         (checks.speed_ratio, 1e6),
         (checks.device_memory, 10**6),
+        (checks.mean_time, 1.0),
+        (checks.heartbeat_timeout, 0.1),
         (checks.positive, 2**63 - 1),
     ],
 )
 def test_the_last_credible_value_is_taken_and_none_beyond(check, value):
     check("x", value)
-    beyond = {checks.rate: 99, checks.device_memory: 10**6 - 1}.get(check, value * 0.5 if value == 1e-6 else value + 1)
+    beyond = {checks.rate: 99, checks.device_memory: 10**6 - 1, checks.mean_time: 0.99, checks.heartbeat_timeout: 0.09}
+    beyond = beyond.get(check, value * 0.5 if value == 1e-6 else value + 1)
     with refuses("x"):
         check("x", beyond)
 

@@ -43,6 +43,11 @@ def test_settings_refuse(changes, field):
         JobSettings(**{"num_microbatches": 8, **changes})
 
 
+def test_settings_that_were_stored_before_times_had_to_be_credible_are_read():
+    stored = JobSettings(num_microbatches=8, mtbf_seconds=0.5, heartbeat_timeout_seconds=1e-9)
+    assert codec.loads(JobSettings, codec.dumps(stored)) == stored
+
+
 def test_mean_time_between_failures_is_three_hours_unless_told():
     assert JobSettings(num_microbatches=8).mtbf_seconds == DEFAULT_MTBF_SECONDS == 3 * 3600
 

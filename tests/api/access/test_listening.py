@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import replace
 
+import anyio
 import pytest
 
 from api.access.assembly import access_of
@@ -69,6 +70,21 @@ async def test_an_expired_token_hears_nothing_more(access, vault):
     token = vault.issue(NewToken(name="x", expires_in_seconds=60)).token
     assert await heard(access, token) == [0, 1, 2, 3]
     assert await heard(access, replace(token, expires_at=token.created_at)) == []
+
+
+async def test_who_hears_nothing_is_sent_away_as_the_token_expires(access, vault):
+    token, closed = vault.issue(NewToken(name="x", expires_in_seconds=1.0)).token, []
+
+    async def messages():
+        try:
+            yield b"begin"
+            await anyio.sleep_forever()
+        finally:
+            closed.append(True)
+
+    with anyio.fail_after(30):
+        assert [message async for message in while_usable(messages(), token, access)] == [b"begin"]
+    assert closed
 
 
 async def test_a_database_that_is_away_takes_nobodys_token(access, vault, always_asked, monkeypatch):

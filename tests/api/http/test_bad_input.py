@@ -140,6 +140,8 @@ async def test_a_client_that_sends_too_much_slowly_is_not_listened_to_for_long(m
         ({"settings": {"num_microbatches": 100_000_000_000}}, "settings.num_microbatches"),
         ({"settings": {"num_microbatches": 65_537}}, "settings.num_microbatches"),
         ({"settings": {"num_microbatches": 8, "policy": "prayer"}}, "settings.policy"),
+        ({"settings": {"num_microbatches": 8, "mtbf_seconds": 1e-320}}, "settings.mtbf_seconds"),
+        ({"settings": {"num_microbatches": 8, "heartbeat_timeout_seconds": 1e-9}}, "settings.heartbeat_timeout_seconds"),
         ({"settings": {"num_microbatches": 8, "allows_follow_up": True}}, "settings.allows_follow_up"),
         ({"settings": {"num_microbatches": 8, "ranges": {"min_dp": 3, "max_dp": 2}}}, "settings.ranges.max_dp"),
         ({"profile": profile(layers=layers(forward_seconds=-1))}, "profile.layers[0].forward_seconds"),

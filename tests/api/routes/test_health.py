@@ -1,12 +1,18 @@
 """Probes tell the truth, and metrics count what happened."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.storage import engines
+from api.storage.database import StorageFullError
 from api.storage.upgrade import HEAD
-from tests.api.requests import EVENTS, event
+from api.storage.writability import LatestWrite
+from tests.api.requests import EVENTS, JOB, event, new_job
 
 
 def test_probes(client):
@@ -47,6 +53,40 @@ def test_a_process_of_another_version_than_its_database_is_not_ready(client, oth
     response = client.get("/readyz")
     assert response.status_code == 503
     assert (response.json()["error"]["field"], response.json()["error"]["value"]) == ("database_url", other_version)
+
+
+def test_a_process_that_could_not_write_is_ready_once_it_can_again(settings, database_url, monkeypatch):
+    monkeypatch.setattr(engines, "LOCK_SECONDS", 0.3)
+    with TestClient(create_app(settings)) as client, closing(sqlite3.connect(make_url(database_url).database)) as other:
+        client.post("/v1/jobs", json=new_job())
+        other.execute("begin immediate")
+        assert client.get("/readyz").status_code == 200  # nobody knows it yet
+        assert client.post(EVENTS, json=event("a", 0, "w00")).status_code == 503
+        for _ in range(2):
+            told = client.get("/readyz")
+            assert told.status_code == 503
+            assert "database is locked" in told.json()["detail"]
+        assert client.get(JOB).status_code == 200
+        other.rollback()
+        assert client.get("/readyz").status_code == 200
+        assert other.execute("select count(*) from rendezvous").fetchone() == (0,)
+
+
+def test_while_one_tries_others_are_told_what_failed():
+    latest, told = LatestWrite(), []
+
+    def attempt():
+        with pytest.raises(StorageFullError, match="make room"):
+            latest.require(lambda: told.append("tried twice at once"))
+        with latest.noted():
+            told.append("tried")
+
+    latest.require(attempt)
+    with pytest.raises(StorageFullError), latest.noted():
+        raise StorageFullError("make room", field="database_url")
+    latest.require(attempt)
+    latest.require(attempt)
+    assert told == ["tried"]
 
 
 def test_metrics_count_events_decisions_and_requests(client, job):

@@ -141,6 +141,7 @@ def test_a_full_disk_is_told_and_nothing_that_was_told_before_is_lost(small_disk
         assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "storage_full")
         assert "make room" in refusal.json()["detail"]
         assert client.get(f"{JOB}/plan").json()["generation"] == max(acknowledged.values(), default=0)
+        assert client.get("/readyz").json()["error"]["code"] == "storage_full"
         ballast.unlink()
         assert client.get("/readyz").status_code == 200
         post(client, len(acknowledged), acknowledged)

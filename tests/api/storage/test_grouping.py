@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from api.storage.database import Database, OvertakenError
+from api.storage.database import Database, OvertakenError, TakenError
 from api.storage.grouping import GroupCommit
 from kintsugi.core.errors import UnavailableError
 
@@ -75,7 +75,7 @@ def test_one_that_fails_fails_alone(database):
     works = [writing(n) for n in range(NUM_WRITERS - 2)]
     told = outcomes(database, [*works, writing(0), writing(9, failure=RuntimeError("broken"))])
     assert sorted(told[1:-2], key=str) == [None] * (NUM_WRITERS - 3)
-    assert {told[0], told[-2]} == {None, OvertakenError}
+    assert {told[0], told[-2]} == {None, TakenError}
     assert told[-1] is UnavailableError
     assert numbers(database) == set(range(NUM_WRITERS - 2))
 

@@ -16,7 +16,7 @@ from api.storage.store import Store
 from api.storage.tables import KEPT, METADATA
 from api.storage.upgrade import HEAD
 from kintsugi.core.errors import InvalidInputError
-from tests.databases import prepare
+from tests.databases import SQLITE, prepare
 
 pytestmark = pytest.mark.both_databases
 
@@ -75,19 +75,53 @@ def test_what_an_earlier_version_stored_is_there_after_an_upgrade(empty_url, mon
 def test_who_only_reads_what_an_earlier_version_made_is_not_told_to_upgrade_it(empty_url):
     prepare(empty_url)
     do(empty_url, "update alembic_version set version_num = '0001'")
-    store = Store(empty_url, read_only=True)
-    try:
-        with pytest.raises(InvalidInputError, match="read it with the kintsugi that made it, or a copy"):
-            store.open()
-    finally:
-        store.close()
+    with pytest.raises(InvalidInputError, match="read it with the kintsugi that made it, or a copy"):
+        opened(empty_url, read_only=True)
 
 
-def test_tables_of_other_programs_are_left_alone(empty_url):
+def test_tables_of_other_programs_are_left_alone(empty_url, tmp_path):
+    """A database of PostgreSQL may be shared; a file that holds theirs is theirs, and stays as it is, bit for bit."""
     do(empty_url, "create table theirs (number integer)")
+    if empty_url.startswith(SQLITE):
+        before = contents(tmp_path)
+        for read_only in (True, False):
+            with pytest.raises(InvalidInputError, match=r"holds tables of unknown origin \(theirs\) and no version"):
+                opened(empty_url, read_only=read_only)
+        assert contents(tmp_path) == before
+        return
+    with pytest.raises(InvalidInputError, match="holds none of Kintsugi's tables; kintsugi serve"):
+        opened(empty_url, read_only=True)
     prepare(empty_url)
     with connected(empty_url) as connection:
         assert "theirs" in inspect(connection).get_table_names()
+
+
+@pytest.mark.parametrize("version", ["0001", "1975ea83b712"])
+def test_a_version_of_another_program_is_refused(empty_url, tmp_path, version):
+    do(empty_url, "create table alembic_version (version_num varchar(32))", f"insert into alembic_version values ('{version}')")
+    before = contents(tmp_path)
+    with pytest.raises(InvalidInputError, match=f"is of version {version} of another program"):
+        prepare(empty_url)
+    assert contents(tmp_path) == before
+
+
+def test_a_file_is_written_through_a_log_once_it_is_taken(empty_url):
+    if empty_url.startswith(SQLITE):
+        prepare(empty_url)
+        with connected(empty_url) as connection:
+            assert connection.execute(text("pragma journal_mode")).scalar_one() == "wal"
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def opened(url, *, read_only):
+    store = Store(url, read_only=read_only)
+    try:
+        store.open()
+    finally:
+        store.close()
 
 
 def test_a_database_of_a_later_version_is_refused(empty_url):

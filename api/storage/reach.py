@@ -1,0 +1,36 @@
+"""How far into a job's log reaches what is stored beside it: nothing of it may be of entries that the log does not hold."""
+
+from sqlalchemy import func, select
+
+from api.storage.database import Database
+from api.storage.tables import DECISIONS, ENDINGS, KEYS, STATES, WEBHOOKS
+
+REACHING = {
+    "decisions.generation": (func.max(DECISIONS.c.generation), DECISIONS.c.job),
+    "states.number": (func.max(STATES.c.number), STATES.c.job),
+    "idempotency_keys.number": (func.max(KEYS.c.number), KEYS.c.scope),  # of writes to a job its id is the scope
+    "webhooks.number": (func.max(WEBHOOKS.c.number), WEBHOOKS.c.job),
+    "webhooks.generation": (func.max(WEBHOOKS.c.generation), WEBHOOKS.c.job),
+}
+"""The furthest that each table names of a log, and the column that says of which job."""
+
+
+def reach(database: Database, job: str) -> dict[str, int]:
+    """The last entry (`.number`) or generation that is named of a job's log, by table and column; none where there are no rows.
+
+    Raises:
+        UnavailableError: the database does not answer.
+    """
+    with database.reading() as connection:
+        found = {name: connection.execute(select(last).where(of == job)).scalar_one() for name, (last, of) in REACHING.items()}
+    return {name: last for name, last in found.items() if last is not None}
+
+
+def is_ended(database: Database, job: str) -> bool:
+    """Whether a job counts as ended.
+
+    Raises:
+        UnavailableError: the database does not answer.
+    """
+    with database.reading() as connection:
+        return connection.execute(select(ENDINGS.c.job).where(ENDINGS.c.job == job)).first() is not None
