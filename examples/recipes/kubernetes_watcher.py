@@ -57,25 +57,35 @@ def connected(api: str | None) -> httpx2.Client:
     return httpx2.Client(base_url=address, headers=headers, verify=str(ACCOUNT / "ca.crt"), timeout=timeout)
 
 
-def changes(kubernetes: httpx2.Client, namespace: str, selector: str) -> Iterator[list[tuple[str, Pod]]]:
-    """All pods as listed, then each as it changes, with ADDED, MODIFIED or DELETED; ends when the list is to be read anew."""
+def changes(kubernetes: httpx2.Client, namespace: str, selector: str, there: dict[str, Pod]) -> Iterator[list[tuple[str, Pod]]]:
+    """All pods as listed, then each as it changes, with ADDED, MODIFIED or DELETED; ends when the list is to be read anew.
+
+    `there` holds pods by their uids as they were seen last: whoever is not listed any more was deleted while nobody watched.
+    """
     path, chosen = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": selector}
-    listed = kubernetes.get(path, params=chosen).raise_for_status().json()
-    yield [("ADDED", pod) for pod in listed["items"]]
-    version = listed["metadata"]["resourceVersion"]
+    answer = kubernetes.get(path, params=chosen).raise_for_status().json()
+    listed = {pod["metadata"]["uid"]: pod for pod in answer["items"]}
+    gone = [there.pop(uid) for uid in [*there] if uid not in listed]
+    there |= listed
+    yield [*(("DELETED", pod) for pod in gone), *(("ADDED", pod) for pod in listed.values())]
+    version = answer["metadata"]["resourceVersion"]
     while True:
         query = {**chosen, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         with kubernetes.stream("GET", path, params={**query, "allowWatchBookmarks": "true"}) as response:
             if response.status_code == GONE:
                 return
-            response.raise_for_status()
-            for line in response.iter_lines():
+            for line in response.raise_for_status().iter_lines():
                 change = json.loads(line)
                 if change["type"] == "ERROR":
                     return
-                version = change["object"]["metadata"]["resourceVersion"]
-                if change["type"] != "BOOKMARK":
-                    yield [(change["type"], change["object"])]
+                kind, pod = change["type"], change["object"]
+                version = pod["metadata"]["resourceVersion"]
+                if kind == "BOOKMARK":
+                    continue
+                there[pod["metadata"]["uid"]] = pod
+                if kind == "DELETED":
+                    del there[pod["metadata"]["uid"]]
+                yield [(kind, pod)]
 
 
 def lives_of(pod: Pod, uids: dict[str, list[str]]) -> list[str]:
@@ -171,13 +181,14 @@ class Untold:
 def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -> None:
     """Tell of all changes until the job ends."""
     uids: dict[str, list[str]] = {}
+    there: dict[str, Pod] = {}
     untold = Untold(client, job)
     while True:
         try:
             if client.job(job).ended is not None:
                 print(f"job {job} has ended", flush=True)
                 return
-            for batch in changes(kubernetes, namespace, f"kintsugi/job={job}"):
+            for batch in changes(kubernetes, namespace, f"kintsugi/job={job}", there):
                 for change, pod in batch:
                     lives = {uid: life for life, uid in enumerate(lives_of(pod, uids))}
                     event = event_of(change, pod, lives) if lives else None

@@ -149,11 +149,12 @@ def test_pods_that_leave_die_and_come_back_are_told(url, client):
     ]
     lists = [{"metadata": {"resourceVersion": "2"}, "items": [first, old]}, {"metadata": {"resourceVersion": "7"}, "items": []}]
     with api_server(lists, streams) as (address, queries), watching("llama", url, address):
-        until(lambda: len(events(client, "llama")) == 3)
+        until(lambda: len(events(client, "llama")) == 4)
     found = events(client, "llama")
     assert [(event.kind.value, event.worker, event.incarnation) for event in found] == [
         ("worker_draining", "w00", 0),
         ("worker_failed", "w03", 0),
+        ("worker_failed", "w00", 0),  # deleted while the list was to be read anew
         ("worker_joined", "w03", 1),
     ]
     assert found[0].deadline_seconds == 30
