@@ -12,6 +12,7 @@ from tests.runtime import runs
 
 DEVICE = "cuda:0"
 NUM_DEVICES = torch.cuda.device_count()
+IS_EMULATED = NUM_DEVICES > 0 and torch.cuda.get_device_name() == "Emulated device"
 HAS_NCCL = NUM_DEVICES > 0 and dist.is_nccl_available()
 
 if NUM_DEVICES == 1 and HAS_NCCL and torch.cuda.nccl.version() >= SHARING_VERSION:

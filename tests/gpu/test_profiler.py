@@ -13,7 +13,7 @@ from kintsugi.runtime.measuring.lone_stage import LoneStage
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from tests.cli.test_profile import run
-from tests.gpu.devices import DEVICE, needs_cuda
+from tests.gpu.devices import DEVICE, IS_EMULATED, needs_cuda
 from tests.runtime.jobs import tiny_gpt
 
 pytestmark = needs_cuda
@@ -48,7 +48,6 @@ def test_the_device_is_described():
     assert 0 <= device.reserved_bytes < device.memory_bytes
 
 
-@pytest.mark.large
 @pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize("place", lone_stages.pipelines(10)[3].places + lone_stages.pipelines(10)[5].places[:1], ids=str)
 def test_a_stage_takes_the_memory_that_the_model_says(place, recomputes):
@@ -60,16 +59,19 @@ def test_a_stage_takes_the_memory_that_the_model_says(place, recomputes):
 
 
 def middle_sized(recomputes: bool):
-    """Of which the library's own workspaces are a small part."""
-    shape = GptShape(num_blocks=8, width=1024, num_heads=16, sequence_length=512, dropout=0.0)
+    """Of which the library's own workspaces are a small part; an emulated device has none, and is slow."""
+    width, num_heads, sequence_length = (64, 4, 32) if IS_EMULATED else (1024, 16, 512)
+    shape = GptShape(num_blocks=8, width=width, num_heads=num_heads, sequence_length=sequence_length, dropout=0.0)
     job = gpt_job(num_microbatches=4, num_steps=1, shape=shape, microbatch_size=4, dtype=torch.bfloat16)
     return job_on(lambda: job, DEVICE, None, recomputes_activations=recomputes)
 
 
-@pytest.mark.large
 def test_one_of_the_layers_that_are_alike_stands_for_all():
+    """But for what an allocator rounds: it cuts no piece off a block of which less than a mebibyte would be left."""
     job = middle_sized(False)
     whole, distinct = (profile_layers(job, 2, is_distinct=is_distinct).profiles for is_distinct in (False, True))
     for one, other in zip(whole, distinct, strict=True):
-        assert (one.activation_bytes, one.optimizer_bytes) == (other.activation_bytes, other.optimizer_bytes)
-        assert min(other.forward_seconds, other.backward_seconds, other.optimizer_seconds) > 0
+        assert one.optimizer_bytes == other.optimizer_bytes
+        assert other.activation_bytes == pytest.approx(one.activation_bytes, abs=2**20)
+        assert min(other.forward_seconds, other.backward_seconds) > 0
+        assert other.optimizer_seconds >= 0  # of a layer's few numbers it may be less than what a pass differs from another by
