@@ -10,7 +10,7 @@ from api.http.description import EXAMPLES
 from kintsugi.client.answers import noun_of
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.decision import Decision, PlanEstimate
 from kintsugi.core.ending import EndingRecord
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import ApprovalPage, ApprovalRecord
@@ -40,7 +40,7 @@ ANSWERS = {
     f"POST {JOB}/heartbeats": HeartbeatAnswer,
     f"GET {JOB}/contingencies": ContingencyPage,
     f"GET {JOB}/generations/{{generation}}/lease": LeaseRecord,
-    "POST /v1/estimates": Estimate,
+    "POST /v1/estimates": PlanEstimate,
     "POST /v1/whatif": Decision,
     f"GET {JOB}/overlay": Overlay,
     f"POST {JOB}/overlay/heartbeats": OverlayHeartbeatAnswer,
