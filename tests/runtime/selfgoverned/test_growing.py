@@ -56,25 +56,34 @@ class Replacing:
     def __init__(self, worker: str, *, arrives: bool) -> None:
         self.worker = worker
         self.to_invite = arrives
-        self.is_stopped = False
+        self.stopped: int | None = None
+        """The process that was."""
+
+    def is_replaced(self, agent: Agent) -> bool:
+        return has_joined(agent) and self.worker in agent.alive and agent.handle(self.worker).pid != self.stopped
 
     def __call__(self, agent: Agent) -> None:
-        if not agent.losses or has_joined(agent):
+        if not agent.losses or self.is_replaced(agent):
             return
         is_here = self.worker in (*agent.alive, *agent.arriving)
         if self.to_invite and not is_here:
             agent.invite(self.worker)
             self.to_invite = False
-        if not self.is_stopped:
+        if self.stopped is None:
             agent.handle(self.worker).strike(signal.SIGSTOP)
-            self.is_stopped = self.to_invite = True
+            self.stopped, self.to_invite = agent.handle(self.worker).pid, True
 
 
 @pytest.mark.parametrize(("worker", "arrives"), [("w03", False), ("w04", True)], ids=["member", "arrival"])
 def test_a_process_that_is_stopped_makes_way_for_another_one(run_with, worker, arrives):
-    result = run_with(gpt_request(2, 2), Replacing(worker, arrives=arrives))
+    """An arrival may be taken in before it is stopped: then the same recovery loses it."""
+    replacing = Replacing(worker, arrives=arrives)
+    result = run_with(gpt_request(2, 2), replacing, replacing.is_replaced)
     assert_same(result, reference(), TOLERANCE)
-    assert [recovery.joined for recovery in result.recoveries if recovery.joined] == [[worker]]
+    *before, last = [recovery for recovery in result.recoveries if recovery.joined]
+    assert last.joined == [worker]
+    assert worker in survivors(result).workers
+    assert all(recovery.joined == [worker] and worker in recovery.lost for recovery in before)
 
 
 class Tide:
