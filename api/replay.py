@@ -86,7 +86,7 @@ class Replay:
 
         Where more is stored than the whole log led to, a last item tells it.
         """
-        reached, ended = reach(self._store.database, self.job), is_ended(self._store.database, self.job)  # the log may grow yet
+        reached, ended = self._reached()  # before the log, which may grow yet
         created = self._state.job.created_at
         yield self._with_decision(Replayed(number=0, at=created, what=CREATED, generation=0, decided=True), None)
         history, at = self._state.history, created
@@ -113,10 +113,15 @@ class Replay:
                 found += self._problem_compared(after, entry.problem)
             made = self._with_decision(replace(result, generation=history.generation), after) if entry.decided else result
             yield replace(made, generation=entry.generation, differences=(*found, *made.differences))
-        beyond = tuple(_beyond(history, reached, ended)) if self._only is None else ()
-        if beyond:
-            last = Replayed(number=history.number, at=at, what=BEYOND, generation=history.generation, decided=False)
-            yield replace(last, differences=beyond)
+        if beyond := tuple(_beyond(history, reached, ended)):
+            generation = history.generation
+            yield Replayed(number=history.number, at=at, what=BEYOND, generation=generation, decided=False, differences=beyond)
+
+    def _reached(self) -> tuple[dict[str, int], bool]:
+        """How far what is stored beside the log names it, and whether the job counts as ended; nothing for a part of the log."""
+        if self._only is not None:
+            return {}, False
+        return reach(self._store.database, self.job), is_ended(self._store.database, self.job)
 
     def _entries(self) -> Iterator[tuple[Entry | None, History | None]]:
         """The whole log, and the history that was stored with an entry, where one was."""

@@ -10,7 +10,7 @@ from api.records import JobState
 from api.schemas import EstimateRequest, WhatIf, cluster_of
 from api.service import Service
 from estimator.costs import Costs
-from estimator.estimate import estimate, overfull
+from estimator.estimate import overfull, priced
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision, PlanEstimate
 from kintsugi.core.errors import InvalidInputError, told_as
@@ -27,14 +27,14 @@ def estimated(request: EstimateRequest) -> PlanEstimate:
         InvalidInputError: the plan does not fit profile or cluster.
     """
     cluster = cluster_of(request.cluster, request.workers, request.workers_per_host)
-    price = estimate(
+    costs = Costs(request.profile, cluster)
+    price = priced(
         fitting(request.plan, request.profile, cluster),
-        request.profile,
-        cluster,
+        costs,
         reconfiguration_seconds=request.reconfiguration_seconds,
         mtbf_seconds=request.mtbf_seconds,
     )
-    full = dict.fromkeys(stage.worker for stage in overfull(price, Costs(request.profile, cluster)))
+    full = dict.fromkeys(stage.worker for stage in overfull(price, costs))
     return PlanEstimate(**{part.name: getattr(price, part.name) for part in fields(price)}, overfull_workers=tuple(full))
 
 

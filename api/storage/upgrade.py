@@ -45,10 +45,10 @@ def require_current(database: Database) -> None:
         UnavailableError: the database does not answer.
     """
     with database.reading() as connection:
-        version, is_empty = _version(connection), not inspect(connection).get_table_names()
-    if version is None:
-        lacking = "is empty" if is_empty else "holds none of Kintsugi's tables"
-        raise InvalidInputError(f"{lacking}; kintsugi serve brings it up to date", field=DATABASE_FIELD)
+        version = _version(connection)
+        if version is None:
+            lacking = "holds none of Kintsugi's tables" if inspect(connection).get_table_names() else "is empty"
+            raise InvalidInputError(f"{lacking}; kintsugi serve brings it up to date", field=DATABASE_FIELD)
     if version != HEAD:
         way_out = "read it with the kintsugi that made it, or a copy that kintsugi serve has upgraded for good"
         message = f"is of version {version}, this program reads {HEAD}; {way_out}"
