@@ -144,11 +144,8 @@ def train(
         has_folder=run is not None or options.worker.run is not None,
     )
     require_addresses(options.worker, names)
-    own = placed(options.worker, job.device, names, torch.cuda.device_count())
-    options = replace(options, worker=own)
-    if own.transport is TransportKind.NCCL:
-        prepare_environment()  # handed on by the fork server: a script that uses CUDA as it is imported does so before its worker
-    sharers = workers_per_device(own, job.device, names)
+    options = replace(options, worker=_on_devices(options.worker, job, names))
+    sharers = workers_per_device(options.worker, job.device, names)
     with ending_in_order(), ExitStack() as held:
         if run is not None:
             held.enter_context(_folder_for(Path(run), options))
@@ -255,6 +252,20 @@ def _options(
     if trace is not None:
         worker = replace(worker, trace=TraceOptions(folder=Path(trace).absolute()))
     return replace(options, worker=worker)
+
+
+def _on_devices(options: WorkerOptions, job: TrainingJob, names: Sequence[str]) -> WorkerOptions:
+    """The workers' options with their devices, and what NCCL has to find in their environment.
+
+    The fork server hands that on: a script that uses CUDA as it is imported does so before its worker could set it.
+
+    Raises:
+        InvalidInputError: two workers would share a device, or the environment says something else.
+    """
+    own = placed(options, job.device, names, torch.cuda.device_count())
+    if own.transport is TransportKind.NCCL:
+        prepare_environment()
+    return own
 
 
 def _mending(policy: Policy | str | None, *, has_folder: bool) -> Policy | None:
