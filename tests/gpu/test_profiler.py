@@ -1,5 +1,8 @@
 """What the profiler measures of a CUDA device."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -17,6 +20,21 @@ from tests.gpu.devices import DEVICE, IS_EMULATED, needs_cuda
 from tests.runtime.jobs import tiny_gpt
 
 pytestmark = needs_cuda
+
+MEASURED = """
+import sys
+from functools import partial
+import torch
+from kintsugi.runtime.devices import job_on
+from kintsugi.runtime.measuring.profiler import profile_job
+from tests.gpu.devices import IS_EMULATED
+from tests.runtime.jobs import tiny_gpt
+
+profile = profile_job(partial(job_on, tiny_gpt, sys.argv[1], None), name="tiny", repeats=2)
+assert min(layer.forward_seconds for layer in profile.layers) > 0
+assert IS_EMULATED or not torch.cuda.is_initialized(), "it has a context"
+assert torch.cuda.max_memory_allocated() == 0
+"""
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -40,6 +58,11 @@ def test_the_command_writes_a_profile_of_the_device(tmp_path):
     assert profile.provenance.kind is ProvenanceKind.MEASURED
     assert f"{profile.device.name}, driver" in profile.provenance.detail
     assert min(layer.forward_seconds for layer in profile.layers) > 0
+
+
+def test_who_has_a_job_measured_keeps_nothing_on_the_device():
+    done = subprocess.run([sys.executable, "-c", MEASURED, DEVICE], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_device_is_described():

@@ -25,11 +25,11 @@ LARGE_BYTES = 4 << 20
 """Of the message whose time beyond the latency gives the rate."""
 MOST_PEERS = 16
 """Processes that connect at once; more ranks would measure this machine's scheduler."""
-_CAUSES = (
+EARLY_ENDS = (
     'it printed why. Usual causes: the script does its work outside of `if __name__ == "__main__":`, which every worker then does '
     "again; or make_job is defined where other processes cannot import it from (a notebook, standard input): put it in a module"
 )
-"""Of workers that end before they can say anything."""
+"""Of processes that end before they can say anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def _await_start(handle: WorkerHandle, timeout_seconds: float) -> None:
         if isinstance(message, Failed):
             raise WorkerError(f"the job could not be made in a worker process:\n{message.traceback}", field="worker")
         if message is None:
-            raise WorkerError(f"a worker process ended before it knew the job; {_CAUSES}", field="worker", value=handle.worker)
+            raise WorkerError(f"a worker process ended before it knew the job; {EARLY_ENDS}", field="worker", value=handle.worker)
     raise UnavailableError(f"a worker did not know its model within {timeout_seconds:g} s", field="worker", value=handle.worker)
 
 

@@ -9,10 +9,11 @@ import torch
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.profile import LayerMeasurement, LayerProfile, Profile, Provenance, ProvenanceKind
+from kintsugi.core.profile import Device, LayerMeasurement, LayerProfile, Profile, Provenance, ProvenanceKind
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.machine import description, device_name, device_of, driver_of, give_back
+from kintsugi.runtime.measuring.apart import Progress, measured_apart
 from kintsugi.runtime.measuring.pace import LayerSeconds, layer_seconds
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
@@ -21,9 +22,6 @@ from kintsugi.runtime.models import TrainingJob, made, model_shape
 from kintsugi.runtime.ties import owner_of
 from restorer.packing import type_name
 from restorer.transport import TensorSpec
-
-Progress = Callable[[int, int], None]
-"""Called with the pairs of sweeps that are done and with their number."""
 
 
 def profile_job(
@@ -39,8 +37,10 @@ def profile_job(
 ) -> Profile:
     """Measure a job's layers on this machine, and the network and recovery of real processes.
 
+    On a CUDA device another process measures the layers: of whoever calls this, nothing is kept there.
+
     Args:
-        make_job: module-level function (or a partial of one); the processes of the probe call it too.
+        make_job: module-level function (or a partial of one); the processes that measure call it too.
         name: of the profile.
         repeats: pairs of sweeps over the model: one times the whole backward pass, one the part for the inputs' gradients.
         num_workers: worker processes that this machine runs at once; on the CPU they share its memory.
@@ -51,16 +51,17 @@ def profile_job(
 
     Raises:
         InvalidInputError: the job cannot be profiled, or an argument is out of range.
-        UnavailableError: a process of the probe did not answer in time.
+        UnavailableError: a process that measures did not answer in time.
+        WorkerError: the job's own code raised in one, or it ended by itself.
     """
     job = made(make_job)
-    with _threads(num_threads):
-        layers = profile_layers(job, repeats, is_distinct=is_distinct, progress=progress)
-    give_back(job.device)
-    probed = probe(partial(distinct_job, make_job) if is_distinct else make_job, num_workers=num_workers)
-    detail = f"{description(job.device)}. {layers.detail}, {num_threads} thread(s) per worker. {probed.detail}"
     is_cpu = torch.device(job.device).type == "cpu"
     sharers = num_workers if is_cpu else workers_per_device
+    measure = partial(_measured, repeats=repeats, num_threads=num_threads, is_distinct=is_distinct, sharers=sharers)
+    measured = measure(lambda: job, progress) if is_cpu else measured_apart(partial(measure, make_job), progress)
+    probed = probe(partial(distinct_job, make_job) if is_distinct else make_job, num_workers=num_workers)
+    layers = measured.layers
+    detail = f"{measured.machine}. {layers.detail}, {num_threads} thread(s) per worker. {probed.detail}"
     if sharers > 1:
         detail += f" device.memory_bytes is the {'machine' if is_cpu else 'device'}'s memory over {sharers} workers."
     return Profile(
@@ -68,7 +69,7 @@ def profile_job(
         microbatch_size=job.microbatch_size,
         provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail, measurement=layers.measurement),
         layers=layers.profiles,
-        device=device_of(job.device, sharers),
+        device=measured.device,
         network=probed.network,
         recovery=probed.recovery,
     )
@@ -81,6 +82,33 @@ class MeasuredLayers:
     profiles: tuple[LayerProfile, ...]
     measurement: LayerMeasurement
     detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """What was measured of a job in one process."""
+
+    layers: MeasuredLayers
+    device: Device
+    machine: str
+    """In words."""
+
+
+def _measured(
+    make_job: Callable[[], TrainingJob],
+    progress: Progress | None,
+    *,
+    repeats: int,
+    num_threads: int,
+    is_distinct: bool,
+    sharers: int,
+) -> _Measured:
+    """Measure a job's layers in this process, and say on what that was."""
+    job = made(make_job)
+    with _threads(num_threads):
+        layers = profile_layers(job, repeats, is_distinct=is_distinct, progress=progress)
+    give_back(job.device)
+    return _Measured(layers=layers, device=device_of(job.device, sharers), machine=description(job.device))
 
 
 def profile_layers(
