@@ -62,6 +62,7 @@ Context = Callable[[Scene], dict[str, Any]]
 
 
 @router.get("/")
+@router.get("/dashboard/")
 async def home() -> Response:
     """The way to the jobs."""
     return RedirectResponse("/dashboard")
@@ -148,7 +149,7 @@ async def static(name: str) -> Response:
     return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers={**SECURITY, "Cache-Control": "no-cache"})
 
 
-@router.get("/dashboard/{path}")
+@router.get("/dashboard/{path:path}")
 async def nowhere(path: str) -> Response:
     """Addresses that no page has."""
     raise NotFoundError("there is no such page", field="path", value=path)

@@ -38,6 +38,11 @@ def test_without_jobs_the_first_page_says_how_to_make_one(client):
     assert "No job yet" in text_of(response)
 
 
+def test_the_first_page_is_found_with_a_slash_too_many(client):
+    response = client.get("/dashboard/", follow_redirects=False)
+    assert (response.status_code, response.headers["location"]) == (307, "/dashboard")
+
+
 def test_the_list_leads_to_every_job(client, job):
     client.post("/v1/jobs", json=new_job(id="another"))
     text = text_of(client.get("/dashboard"))
@@ -348,6 +353,8 @@ def test_what_if_whole_hosts_fail_and_lost_workers_return(client, job):
         (f"{HOME}/whatif?fail=w77", 404, "w77"),
         (f"{HOME}/whatif?speed_ratio=0", 422, "speed_ratio"),
         ("/dashboard/nowhere", 404, "there is no such page"),
+        (f"{HOME}/nowhere", 404, "there is no such page"),
+        (f"{HOME}/", 404, "there is no such page"),
         ("/dashboard/static/../app.py", 404, ""),
         ("/dashboard/static/..%2froutes.py", 404, ""),
         ("/dashboard/static/none.css", 404, "is no file of the dashboard"),
