@@ -13,6 +13,7 @@ from estimator.gantt import to_svg
 from estimator.program import PASSES, SENDS, compile_program
 from estimator.replay import Timing, replay
 from estimator.timeline import Panel, panel, rows_of
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import NotFoundError
 from kintsugi.core.plan import Plan
 
@@ -26,7 +27,7 @@ Bar = tuple[int, int, int, float, float, int]
 
 
 KEPT_SCHEDULES = 16
-_packed: Recent[tuple[str, str, int, str, tuple[str, ...]], "Packed"] = Recent(KEPT_SCHEDULES)
+_packed: Recent[tuple[str, str, int, str, Cluster, tuple[str, ...], tuple[str, ...]], "Packed"] = Recent(KEPT_SCHEDULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,9 @@ class Packed:
 
 
 def packed_schedule(scene: Scene) -> Packed:
-    """`schedule_of` as JSON, kept for those who look at the same decision again."""
-    key = (scene.summary.id, scene.summary.created_at, scene.generation, scene.decided_at, scene.leaving)
+    """`schedule_of` as JSON, kept for those who look at the same decision again while nothing has happened since."""
+    decision = (scene.summary.id, scene.summary.created_at, scene.generation, scene.decided_at)
+    key = (*decision, scene.cluster, scene.alive, scene.leaving)
     packed = _packed.get(key)
     if packed is None:
         packed = Packed.of(schedule_of(scene))

@@ -6,6 +6,7 @@ from html import unescape
 
 import pytest
 
+from api.dashboard import formats
 from api.settings import Settings
 from kintsugi.core import codec
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report, workers_of
@@ -302,6 +303,16 @@ def test_the_schedule_is_the_estimators_own(client):
     helpers = {row["worker"] for row in after["rows"] for bar in row["bars"] if bar[5]}
     assert helpers == {"w03"}
     assert not any(bar[5] for row in before["rows"] for bar in row["bars"])
+
+
+def test_the_schedule_follows_what_no_plan_answers(client):
+    client.post("/v1/jobs", json=new_job(workers=2, settings={"num_microbatches": 8, "ranges": {"min_pp": 2}}))
+    assert client.post(EVENTS, json=event("a", 0, "w01")).status_code == 409
+    before = client.get(f"{HOME}/schedule.json").json()["panels"][0]["end_seconds"]
+    assert client.post(EVENTS, json=event("b", 0, "w00", "straggler", speed_ratio=0.25)).status_code == 409
+    after = client.get(f"{HOME}/schedule.json").json()["panels"][0]["end_seconds"]
+    assert after > 2 * before
+    assert f"step: {formats.seconds(after)}" in text_of(client.get(f"{HOME}/schedule.svg"))
 
 
 def test_the_schedule_travels_compressed_to_those_who_take_it(client, job):
