@@ -343,6 +343,10 @@ def test_what_if_is_the_decision_of_the_api_and_stores_nothing(client):
     assert client.get(JOB).json()["summary"]["generation"] == 0
 
 
+def test_what_if_says_what_the_speed_of_slow_workers_is_measured_by(client, job):
+    assert "times the profile" in text_of(client.get(f"{HOME}/whatif"))
+
+
 def test_what_if_nobody_could_go_on(client, job):
     everybody = "&".join(f"fail=w0{n}" for n in range(6))
     text = text_of(client.get(f"{HOME}/whatif?{everybody}"))
