@@ -196,6 +196,16 @@ def test_a_job_without_a_plan_says_why(client):
     assert "Events without a plan" in text_of(client.get(f"{HOME}/history"))
 
 
+def test_history_says_how_many_events_without_a_plan_it_leaves_out(client):
+    client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "ranges": {"min_pp": 4}}))
+    client.post(EVENTS, json={"events": [event(f"e{n}", 0, f"w0{n}") for n in range(3)]})
+    for number in range(10):
+        client.post(EVENTS, json=event(f"s{number}", 0, "w04", "straggler", speed_ratio=0.5 + number / 100))
+    text = text_of(client.get(f"{HOME}/history"))
+    shown = text.split('aria-labelledby="unanswered"')[1].split("</ul>")[0].count("<time")
+    assert f"and {3 + 10 - shown} earlier events" in text
+
+
 def test_a_plan_that_trainers_rejected_is_marked(client):
     client.post("/v1/jobs", json=rerouted())
     client.post(EVENTS, json=event("a", 0, "w01"))
