@@ -65,8 +65,9 @@ def percent(value: float | None) -> str:
 
 
 def signed_percent(value: float) -> str:
-    """A relative difference as a percentage with its sign."""
-    return f"{100 * value:+.1f} %".replace("-", "\N{MINUS SIGN}")
+    """A relative difference as a percentage with its sign; one that is nothing in the digits shown has none."""
+    text = f"{100 * value:+.1f}"
+    return "0 %" if float(text) == 0 else f"{text} %".replace("-", "\N{MINUS SIGN}")
 
 
 def words(name: str) -> str:

@@ -55,6 +55,13 @@ def test_ratios_are_percentages(value, shown):
     assert formats.percent(value) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [(-0.0001, "0 %"), (0.0, "0 %"), (0.0004, "0 %"), (-0.021, "\N{MINUS SIGN}2.1 %"), (0.35, "+35.0 %")]
+)
+def test_differences_have_a_sign_where_they_are_any(value, shown):
+    assert formats.signed_percent(value) == shown
+
+
 def test_prose_has_no_underscores():
     assert formats.prose("data_rerouting beats checkpoint_restart.") == "Data rerouting beats checkpoint restart."
     assert formats.prose("workers: too few") == "Workers: too few"
