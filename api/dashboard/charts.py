@@ -9,12 +9,14 @@ from api.dashboard.past import Chapter, Phase
 
 WIDTH = 560.0
 LEFT, RIGHT = 64.0, 16.0
-TOP, BOTTOM = 14.0, 34.0
+TOP, BOTTOM = 24.0, 34.0
 HALF_LABEL = 36.0
 """Half the width of the longest label of a tick, `16 min 40 s`."""
 PLOT_HEIGHT = 180.0
 LANE, LANE_BAR = 34.0, 18.0
 NARROWEST_NAMED = 60.0
+LABEL_ABOVE, LABEL_BELOW = 10.0, 18.0
+"""From the middle of a mark to the foot of its label."""
 ROUNDING = 1e-9
 """So much above a round value counts as that value."""
 
@@ -37,6 +39,8 @@ class Point:
     measured: float | None
     difference: str
     """Measured against estimated; empty where there is no room for it."""
+    label: float
+    """Height of the difference: beyond the measured step as seen from the estimated one, where it covers neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,7 @@ def step_chart(chapters: Sequence[Chapter]) -> StepChart:
             estimated=y(chapter.facts.iteration_seconds),
             measured=None if chapter.measured_seconds is None else y(chapter.measured_seconds),
             difference=_difference(chapter) if pitch >= NARROWEST_NAMED else "",
+            label=_label(y(chapter.facts.iteration_seconds), y(chapter.measured_seconds or 0.0)),
         )
         for index, chapter in enumerate(ordered)
     )
@@ -113,6 +118,11 @@ def step_chart(chapters: Sequence[Chapter]) -> StepChart:
 
 def _difference(chapter: Chapter) -> str:
     return "" if chapter.excess_ratio is None else signed_percent(chapter.excess_ratio)
+
+
+def _label(estimated: float, measured: float) -> float:
+    below = measured + LABEL_BELOW
+    return below if measured > estimated and below <= TOP + PLOT_HEIGHT else measured - LABEL_ABOVE
 
 
 def recovery_chart(chapters: Sequence[Chapter]) -> RecoveryChart | None:

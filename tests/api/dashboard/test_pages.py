@@ -236,6 +236,18 @@ def test_history_tells_what_was_measured(client, job):
     assert text.count('<rect class="phase') == 2
 
 
+def test_differences_of_step_times_stand_above_or_below_their_marks(client, job):
+    """Beside them they ran into the next generation's."""
+    for generation, (worker, ratio) in enumerate((("w00", 1.25), ("w01", 0.75))):
+        decided = client.post(EVENTS, json=event(worker, generation, worker)).json()["decision"]
+        measured = {"iteration_seconds": ratio * decided["estimate"]["iteration_seconds"]}
+        client.post(REPORTS, json=report(generation + 1, measured=measured))
+    text = text_of(client.get(f"{HOME}/history"))
+    marks = re.findall(r'<circle class="measured" cx="([^"]*)" cy="([^"]*)" .*?<text class="tick" x="([^"]*)" y="([^"]*)"', text)
+    assert [x == label_x for x, _, label_x, _ in marks] == [True, True]
+    assert [float(label_y) > float(y) for _, y, _, label_y in marks] == [False, True]
+
+
 def chapters_of(client):
     """Every generation on the page of the past: its status, and all that is said of it in plain words."""
     parts = text_of(client.get(f"{HOME}/history")).split('<li class="chapter">')[1:]
