@@ -49,6 +49,8 @@ LEGEND = (
     (SlotState.LEAVING, "L", "leaving, still serves its state"),
     (SlotState.LOST, "!", "lost, no plan yet"),
 )
+MEANING_AT_FIRST = "in use"
+"""Of what is steady in a first plan, before which there was nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ class Grid:
     """Lost workers that no slot shows."""
     width: str
     is_dense: bool
+    is_first: bool
+    """Whether no plan ran before."""
 
     @property
     def legend(self) -> tuple[tuple[SlotState, str, str], ...]:
@@ -97,7 +101,10 @@ class Grid:
         seen = {cell.state for row in self.rows for cell in row.cells} | {
             cell.state for cell in (*self.spares, *self.leaving, *self.gone)
         }
-        return tuple(entry for entry in LEGEND if entry[0] in seen)
+        return tuple((state, mark, self._meaning(state, meaning)) for state, mark, meaning in LEGEND if state in seen)
+
+    def _meaning(self, state: SlotState, meaning: str) -> str:
+        return MEANING_AT_FIRST if self.is_first and state is SlotState.STEADY else meaning
 
 
 def grid_of(scene: Scene) -> Grid:
@@ -151,6 +158,7 @@ class _Drawing:
             ),
             width=next((name for most, name in WIDTHS if self._longest <= most), "lots"),
             is_dense=len(plan.workers) > MANY_WORKERS,
+            is_first=self._scene.before is None,
         )
 
     def _row(self, index: int) -> Row:

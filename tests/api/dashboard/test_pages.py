@@ -129,6 +129,14 @@ def test_the_grid_tells_dead_and_helping_slots(client):
     assert "Takes 4 micro-batches of dead slots beside its own." in text
 
 
+def test_nothing_of_a_first_plan_is_as_before(client):
+    client.post("/v1/jobs", json=rerouted())
+    assert "as before" not in text_of(client.get(HOME))
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    assert "as before" in text_of(client.get(HOME))
+    assert "as before" not in text_of(client.get(f"{HOME}?generation=0"))
+
+
 def test_a_slot_that_died_earlier_keeps_its_name(client):
     ranges = {"min_dp": 3, "max_dp": 3, "min_pp": 2, "max_pp": 2}
     client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 6, "ranges": ranges, "policy": "data_rerouting"}))
