@@ -7,6 +7,7 @@ export function answerAtOnce(form) {
   let timer = 0;
   let asking = new AbortController();
   const ask = () => {
+    if (!form.reportValidity()) return;
     asking.abort();
     asking = new AbortController();
     clearTimeout(timer);
@@ -30,7 +31,7 @@ async function answer(form, signal) {
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const found = page.getElementById("reply") ?? page.querySelector(".empty");
     reply.replaceChildren(...found.childNodes);
-    history.replaceState(null, "", url);
+    if (response.ok) history.replaceState(null, "", url);
     reply.dispatchEvent(new Event("answered", { bubbles: true }));
   } catch (error) {
     if (error.name !== "AbortError") reply.replaceChildren("The service does not answer; try again.");
