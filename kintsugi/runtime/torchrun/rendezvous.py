@@ -2,16 +2,20 @@
 
 Who joins, who leaves and when a round is complete is decided by torch's own dynamic rendezvous; the service keeps its state,
 so that no agent is the one that must not die. The round is the generation: it is told with every state, and in the log under
-the names of NVIDIA's resiliency extension. The state is pickled by torch: a service that is not trusted must not be met at.
+the names of NVIDIA's resiliency extension. The state is pickled by torch, and who may write to the service may put anything
+in its place: what is of other classes than torch's state is refused before any of it is made.
 
 `--rdzv-conf` takes torch's options (`join_timeout`, `last_call_timeout`, `keep_alive_interval`, ...), and `token_file`, the
 file of a token for the service, which is else that of `KINTSUGI_TOKEN`, and `scheme`, `https` where the service has a
 certificate. The id is of one run: once that is over nobody meets under it again.
 """
 
+import io
 import os
 import pickle
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import structlog
 from torch.distributed.elastic.rendezvous import (
@@ -27,6 +31,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousBackend,
     Token,
+    _NodeDesc,
     _RendezvousState,
     create_handler,
 )
@@ -39,6 +44,8 @@ from kintsugi.runtime.torchrun.restarts import OWN_RENDEZVOUS
 BACKEND = "kintsugi"
 STATE = "state"
 STORE_TIMEOUT_SECONDS = 60.0
+_CLASSES = {(kind.__module__, kind.__qualname__): kind for kind in (_RendezvousState, _NodeDesc, datetime, timedelta, timezone)}
+"""All that a state consists of, beside what pickle makes by itself."""
 
 
 class ServiceBackend(RendezvousBackend):
@@ -187,10 +194,25 @@ def register() -> Callable[[RendezvousParameters], RendezvousHandler]:
     return create
 
 
+class _Opening(pickle.Unpickler):
+    """Makes what a state consists of, and calls nothing else: pickled data may name any function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A class of a state.
+
+        Raises:
+            pickle.UnpicklingError: it is none.
+        """
+        try:
+            return _CLASSES[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a state") from None
+
+
 def _opened(content: bytes) -> _RendezvousState:
-    """A state, which torch pickles and reads back in the same way."""
+    """A state, which torch pickles and reads back; torch itself reads only what was read here before."""
     try:
-        state = pickle.loads(content)  # noqa: S301
+        state = _Opening(io.BytesIO(content)).load()
     except Exception as error:
         raise RendezvousStateError("the state at the service is none of torch's") from error
     if not isinstance(state, _RendezvousState):

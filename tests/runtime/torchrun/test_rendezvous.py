@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousState
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
 from kintsugi.core.resiliency import RecoveryEvent
 from kintsugi.runtime.torchrun import rendezvous_store
 from kintsugi.runtime.torchrun.rendezvous import STATE, ServiceBackend, create
-from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore
+from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore, Value
 from tests.services import service
 
 START_SECONDS = 100.0
@@ -79,6 +79,50 @@ def test_a_state_that_is_none_of_torchs_is_refused(keys):
     keys.put(STATE, b"nothing")
     with pytest.raises(RendezvousStateError):
         ServiceBackend(keys).get_state()
+
+
+class Held:
+    """Keys under each of which the same content is."""
+
+    def __init__(self, content):
+        self.found = Value(content, 1)
+
+    def get(self, key):
+        return self.found
+
+    def put(self, key, value, *, expected, generation):
+        return self.found
+
+
+class Calling:
+    """What makes a folder of whoever unpickles it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_state_that_would_call_something_is_refused_and_calls_nothing(tmp_path, is_within):
+    made = _RendezvousState()
+    made.deadline = Calling(tmp_path / "made")
+    backend = ServiceBackend(Held(pickle.dumps(made if is_within else made.deadline)))
+    with pytest.raises(RendezvousStateError):
+        backend.get_state()
+    with pytest.raises(RendezvousStateError):
+        backend.set_state(state(0))
+    assert not (tmp_path / "made").exists()
+
+
+def test_all_that_torch_puts_into_a_state_is_read_back():
+    made, node, now = _RendezvousState(), _NodeDesc("host", 1, 2), datetime.now(UTC)
+    made.round, made.complete, made.deadline, made.closed = 3, True, now, True
+    made.participants, made.wait_list, made.redundancy_list, made.last_heartbeats = {node: 0}, {node}, {node}, {node: now}
+    backend = ServiceBackend(Held(pickle.dumps(made)))
+    content, _ = backend.get_state()
+    assert vars(backend.state) == vars(pickle.loads(content)) == vars(made)
 
 
 @pytest.mark.processes
