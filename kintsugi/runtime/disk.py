@@ -2,7 +2,9 @@
 
 import errno
 import os
+import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,6 +18,7 @@ from kintsugi.runtime.layout import JOURNALS
 _BYTES = 4 << 20
 _ANSWER_SECONDS = 60.0
 """For a disk to say whether a folder is there."""
+_PRIVATE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,25 @@ def make_run_folder(folder: Path, field: str) -> None:
         raise UnavailableError(message, field=field, value=str(folder)) from error
     finally:
         clerk.close(0.0)
+
+
+def make_private(folder: Path, field: str) -> None:
+    """Make a folder that this user alone reads and writes, where all may make some; on a full or broken disk it is not there.
+
+    Raises:
+        InvalidInputError: it is somebody else's, or a link, by which what is written there would get anywhere; `field` is what
+            leads there.
+    """
+    with suppress(OSError):
+        folder.mkdir(mode=_PRIVATE)
+    try:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            message = "is no folder that this user made; remove it, or name another place for temporary files"
+            raise InvalidInputError(message, field=field, value=str(folder))
+        folder.chmod(_PRIVATE)
+    except OSError:
+        return
 
 
 def require_folder(folder: Path, field: str) -> None:

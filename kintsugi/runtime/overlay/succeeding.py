@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from kintsugi.runtime.disk import make_private
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
@@ -19,16 +20,31 @@ LEASE_SECONDS = 10.0
 """Silence after which a voter that does not stand by itself lets go of the scheduler, twice over."""
 
 
+def ballots_folder() -> Path:
+    """Where votes of this user's workers lie that have no folder of their own.
+
+    Raises:
+        InvalidInputError: somebody else made it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}"
+    make_private(folder, "TMPDIR")
+    return folder
+
+
 class Succession:
     """Votes, and the standby's thread; begun and closed with the coordinator."""
 
     def __init__(
         self, agent: Agent, links: Links, control: Control, scheduler: HeardScheduler, standby: StandbyOptions | None
     ) -> None:
-        """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term."""
+        """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term.
+
+        Raises:
+            InvalidInputError: the file is no vote, or its folder, among temporary files, somebody else's.
+        """
         own = agent.identity
         lease_seconds = LEASE_SECONDS if standby is None else standby.lease_seconds
-        folder = Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}" if standby is None else Path(standby.folder)
+        folder = ballots_folder() if standby is None else Path(standby.folder)
         box = BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
         electorate = Electorate(
             own.worker,

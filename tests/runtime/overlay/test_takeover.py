@@ -1,5 +1,6 @@
 """A scheduler dies, and a worker goes on in its place: votes over links that form a line, the log's copy, and real services."""
 
+import os
 import random
 import signal
 import socket
@@ -28,6 +29,7 @@ from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
+from kintsugi.runtime.overlay.succeeding import ballots_folder
 from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service
@@ -70,6 +72,44 @@ class Party:
             on_scheduler=lambda url, term: heard.append((worker, url, term)),
         )
         self.electorate.attach(self.control)
+
+
+def test_votes_without_a_folder_lie_in_one_that_is_the_users_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.umask(0o002)
+    try:
+        folder = ballots_folder()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o777)
+        assert ballots_folder() == folder
+        assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_a_link_in_the_place_of_the_folder_for_votes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / f"kintsugi-ballots-{os.getuid()}").symlink_to(tmp_path / "mine")
+    with pytest.raises(InvalidInputError, match="this user made"):
+        ballots_folder()
+
+
+def test_somebody_elses_folder_for_votes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    other = os.getuid() + 1
+    ballots_folder().rename(tmp_path / f"kintsugi-ballots-{other}")
+    monkeypatch.setattr("os.getuid", lambda: other)
+    with pytest.raises(InvalidInputError, match="this user made"):
+        ballots_folder()
+
+
+def test_where_no_folder_for_votes_can_be_made_only_the_vote_fails(tmp_path, monkeypatch):
+    (tmp_path / "full").write_text("")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
+    box = BallotBox(ballots_folder() / "w00.ballot.json")
+    with pytest.raises(OSError, match=r"Not a directory|File exists"):
+        box.put(Ballot(term=1, candidate="w00"))
 
 
 def line(folder, known, heard=None):
