@@ -16,10 +16,15 @@ HEAD_SECONDS = 10.0
 """How long the head of a request may take, from its first byte, or that of the first from the beginning of the connection."""
 BODY_SECONDS = 30.0
 """From one part of a request's body to the next: whoever fell silent, as a host without power does, may never be heard of again."""
+MOST_HEAD_BYTES = 2**18
+"""Of a request's head, and of what may follow its body: nobody has said who they are by then. The longest addresses are those of
+pages that ask about thousands of workers.
+"""
 UNREAD_SECONDS = 60.0
 """How long nothing is taken in of an answer that the system has no more room for."""
 SILENCE_SECONDS = 60.0
 """Between two lines about the same lack."""
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TLS_HANDSHAKE = b"\x16\x03"
 """How a connection begins that is to be encrypted."""
 
@@ -79,6 +84,7 @@ class PromptProtocol(HttpToolsProtocol):
         self._with_sender, self._with_reader = _Patience(self.loop), _Patience(self.loop)
         self._is_within_body = False
         self._begins_as_tls: bool | None = None
+        self._num_head_bytes = 0
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Somebody is there, and is to say what for."""
@@ -91,8 +97,11 @@ class PromptProtocol(HttpToolsProtocol):
             self._begins_as_tls = data.startswith(TLS_HANDSHAKE)
         if not self._with_sender.has_begun and (self.cycle is None or self.cycle.response_complete):
             self._expect_head()
+        self._num_head_bytes += len(data)
         super().data_received(data)
-        if self._is_within_body:
+        if self._num_head_bytes > MOST_HEAD_BYTES:
+            self._refuse_head()
+        elif self._is_within_body:
             self._expect_body()
 
     def send_400_response(self, msg: str) -> None:
@@ -102,12 +111,19 @@ class PromptProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is there; the body is waited for part by part."""
+        self._num_head_bytes = 0
         self._with_sender.end()
         self._is_within_body = True
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """A part of the body is there."""
+        self._num_head_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """All of the request is there; the rest is the application's."""
+        self._num_head_bytes = 0
         self._with_sender.end()
         self._is_within_body = False
         super().on_message_complete()
@@ -128,6 +144,12 @@ class PromptProtocol(HttpToolsProtocol):
         self._with_sender.end()
         self._with_reader.end()
         super().connection_lost(exc)
+
+    def _refuse_head(self) -> None:
+        """Close a connection whose request may never be heard of by the application: the parser keeps all of its head."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(TOO_LARGE)
+        self.transport.close()
 
     def _expect_head(self) -> None:
         self._with_sender.begin(HEAD_SECONDS, self.transport.close)

@@ -75,6 +75,25 @@ def test_who_falls_silent_within_a_body_holds_no_connection(tmp_path: Path):
                 assert silent.recv(100) == b""
 
 
+def pour(stranger: socket.socket, begun: bytes) -> None:
+    """Send much more of a head than any has."""
+    stranger.sendall(begun)
+    for _ in range(200):
+        stranger.sendall(b"a" * 2**16)
+
+
+def test_a_head_without_end_is_not_taken(tmp_path: Path):
+    head = b"POST /login HTTP/1.1\r\nHost: localhost\r\n"
+    with holding(tmp_path, 600) as (_, url):
+        for begun in (b"GET /", head + b"X: ", head + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: "):
+            with connected(url) as stranger, pytest.raises(ConnectionError):
+                pour(stranger, begun)
+        with connected(url) as stranger:
+            stranger.sendall(head + b"X: " + b"a" * connections.MOST_HEAD_BYTES)
+            assert stranger.recv(100).startswith(b"HTTP/1.1 431 ")
+        assert httpx2.get(f"{url}/healthz", headers={"X": "a" * 200_000}).status_code == 200
+
+
 def is_held(pid: int, client: socket.socket) -> bool:
     """Whether a process has the other end of a connection open, as the system's table of connections tells."""
     ours, theirs = (f"{ends[1]:04X}" for ends in (client.getsockname(), client.getpeername()))
