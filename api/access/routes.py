@@ -21,7 +21,6 @@ pages = APIRouter(include_in_schema=False)
 NewTokenBody = Annotated[NewToken, Depends(decoded(lambda data: codec.decode(NewToken, data)))]
 TokenPath = Annotated[str, Path(min_length=1, max_length=200, description="Id of the token.")]
 JobQuery = Annotated[str | None, Query(min_length=1, max_length=200, description="Records of this job alone.")]
-MOST_FORM_BYTES = 4_000
 
 
 @router.post(
@@ -71,7 +70,7 @@ async def login(request: Request, desk: DeskDep) -> Response:
     scheme = scheme_of(request.scope, desk.settings.trusted_proxies)
     sessions.require_same_origin(request.headers, scheme)
     access, origin = desk.access, neighbourhood(caller().address)
-    fields = sessions.form_fields((await request.body())[:MOST_FORM_BYTES])
+    fields = await sessions.form_of(request)
     secret, target = fields.get("token", "").strip(), sessions.safe_target(fields.get("next"))
     if await desk.read(access.vault.find, secret) is None:
         access.failures.take(origin)

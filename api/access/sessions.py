@@ -1,10 +1,11 @@
 """Signing in with a browser: the token in a cookie that no script reads and no other site sends."""
 
+from contextlib import aclosing
 from http import HTTPStatus
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
@@ -12,6 +13,7 @@ from kintsugi.core.errors import ForbiddenError
 
 HOME = "/dashboard"
 MOST_FORM_FIELDS = 10
+MOST_FORM_BYTES = 4_000
 
 
 def cookie_name(*, is_secure: bool) -> str:
@@ -51,6 +53,17 @@ def safe_target(text: str | None) -> str:
     """Where to go after signing in: a path of the dashboard, never another site."""
     is_own = text is not None and text.isprintable() and (text == HOME or text.startswith((f"{HOME}/", f"{HOME}?")))
     return text if is_own and text is not None and "\\" not in text else HOME
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that is submitted; of what is longer than any of ours its beginning: strangers may send it, too."""
+    body = b""
+    async with aclosing(request.stream()) as parts:
+        async for part in parts:
+            body += part
+            if len(body) > MOST_FORM_BYTES:
+                break
+    return form_fields(body[:MOST_FORM_BYTES])
 
 
 def form_fields(body: bytes) -> dict[str, str]:

@@ -19,8 +19,6 @@ from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-MOST_FORM_BYTES = 2_000
-
 
 @router.get("/dashboard/jobs/{job}/overlay")
 async def overlay(request: Request, job: JobPath, desk: DeskDep) -> Response:
@@ -37,7 +35,7 @@ async def overlay(request: Request, job: JobPath, desk: DeskDep) -> Response:
 async def leave(request: Request, job: JobPath, desk: DeskDep) -> Response:
     """Ask a worker to leave: it hands over what it holds and goes at a boundary of steps."""
     sessions.require_same_origin(request.headers, scheme_of(request.scope, desk.settings.trusted_proxies))
-    fields = sessions.form_fields((await request.body())[:MOST_FORM_BYTES])
+    fields = await sessions.form_of(request)
     worker, incarnation = fields.get("worker", ""), fields.get("incarnation", "")
     if not worker or not (incarnation.isascii() and incarnation.isdecimal() and len(incarnation) < 16):
         raise InvalidInputError("names no worker with its incarnation; use the page's button", field="worker", value=worker[:200])

@@ -1,9 +1,11 @@
 """Browsers sign in with a token, and only pages of the service itself change something."""
 
+import anyio
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from api.access.sessions import safe_target
+from api.access.sessions import form_of, safe_target
 from tests.api.access.world import OWN, guarded
 from tests.api.requests import event
 
@@ -92,6 +94,17 @@ def test_a_token_that_is_not_usable_is_told_and_guessing_is_slowed_down(world):
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"a=1&" * 50, b"token=" + b"x" * 100_000, b""])
 def test_a_body_that_is_no_form_signs_nobody_in(world, body):
     assert world.client.post("/login", content=body, headers=SAME).status_code == 401
+
+
+def test_of_a_form_without_end_only_the_beginning_is_taken():
+    taken = []
+
+    async def receive():
+        taken.append(b"a" * 1_000)
+        return {"type": "http.request", "body": taken[-1], "more_body": len(taken) < 1_000}
+
+    assert anyio.run(form_of, Request({"type": "http"}, receive)) == {}
+    assert len(taken) < 10
 
 
 @pytest.mark.parametrize(
