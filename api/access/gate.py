@@ -90,8 +90,7 @@ class _Passage:
                 self._access.requests.take(self._token.id if self._token else "")
                 self._authorize()
             else:
-                if is_loopback(self._access.settings.host) and not self._access.is_enforced:
-                    require_own_name(self._scope, self._access.settings.trusted_proxies)
+                self._require_own_site()
                 if not self._need.is_probe:
                     self._access.requests.take(neighbourhood(self._address))
         except UnauthenticatedError as error:
@@ -136,6 +135,14 @@ class _Passage:
             raise ForbiddenError(message, field="Authorization", value=self._need.scope.value)
         if self._scope["method"] not in READING and "authorization" not in self._headers:
             sessions.require_same_origin(self._headers, scheme_of(self._scope, self._access.settings.trusted_proxies))
+
+    def _require_own_site(self) -> None:
+        """Require that what no token is needed for comes from no page of another site, which any browser here may have open."""
+        proxies = self._access.settings.trusted_proxies
+        if is_loopback(self._access.settings.host) and not self._access.is_enforced:
+            require_own_name(self._scope, proxies)
+        if self._scope["method"] not in READING and not self._need.is_open:
+            sessions.refuse_other_sites(self._headers, scheme_of(self._scope, proxies))
 
     def _is_page(self) -> bool:
         is_ours = self._scope["path"] == "/" or f"{self._scope['path']}/".startswith(f"{sessions.HOME}/")

@@ -93,6 +93,16 @@ def require_same_origin(headers: Headers, scheme: str) -> None:
     raise ForbiddenError(message, field="Origin", value=origin and origin[:200])
 
 
+def refuse_other_sites(headers: Headers, scheme: str) -> None:
+    """Refuse what a page of another site has a browser send, which tells of it; programs tell nothing.
+
+    Raises:
+        ForbiddenError: another site's page sent it.
+    """
+    if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        require_same_origin(headers, scheme)
+
+
 def _origin(text: str) -> tuple[str, str]:
     try:
         parts = urlsplit(text)

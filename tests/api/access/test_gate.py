@@ -154,6 +154,20 @@ def test_another_site_cannot_use_a_browser_of_this_machine(database_url, changes
         assert "WWW-Authenticate" not in response.headers
 
 
+@pytest.mark.parametrize("changes", [{}, {"require_tokens": "never", "host": "0.0.0.0"}])
+def test_where_no_token_is_needed_pages_of_other_sites_change_nothing(database_url, changes):
+    app = create_app(Settings(database_url=database_url, plans_ahead=False, **changes))
+    with TestClient(app, client=("127.0.0.1", 1), base_url="http://localhost") as client:
+        assert client.post("/v1/jobs", json=new_job(id=OWN)).status_code == 201
+        again = f"/v1/jobs/{OWN}/webhooks/a/deliveries/b/retry"  # which browsers send without asking, as it has no body
+        for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+            refused = client.post(again, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["field"]) == (403, "Origin")
+        for headers in ({}, {"Origin": "http://localhost"}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
+            assert client.post(again, headers=headers).status_code == 404
+        assert client.get("/v1/jobs", headers={"Origin": "http://evil.example"}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
