@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
 import anyio
@@ -19,6 +19,10 @@ TRANSLATED = IPv6Network("64:ff9b::/96")
 """NAT64 (RFC 6052): the last 32 bits are an IPv4 address."""
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 """All that public IPv6 addresses lie in (RFC 4291); outside it are a site's own, and further forms of IPv4 addresses."""
+NOT_PUBLIC = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20")))
+"""What some versions of Python take for public and is not (RFC 6890, 7526 and 9637), and the address of Azure's own hosts: clouds
+have services there that tell secrets.
+"""
 
 LOOK_UP_SECONDS = 5.0
 """Longest wait for a name as a webhook is added: resolvers that are away take far longer."""
@@ -108,7 +112,8 @@ async def _resolved(host: str) -> list[Address]:
 
 
 def _is_public(address: Address) -> bool:
-    return address.is_global and (isinstance(address, IPv4Address) or address in GLOBAL_UNICAST)
+    is_set_aside = any(address in network for network in NOT_PUBLIC)
+    return address.is_global and not is_set_aside and (isinstance(address, IPv4Address) or address in GLOBAL_UNICAST)
 
 
 def _inner(address: Address) -> Address:
