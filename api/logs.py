@@ -5,9 +5,11 @@ import logging
 import re
 import sys
 from contextlib import suppress
+from io import StringIO
+from typing import TextIO
 
 import structlog
-from structlog.typing import EventDict
+from structlog.typing import EventDict, ExcInfo
 
 from api.settings import Settings
 from api.texts import escaped, shortened
@@ -33,7 +35,7 @@ def configure(settings: Settings) -> None:
             structlog.processors.JSONRenderer(),
         ]
         if settings.log_format == "json"
-        else [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        else [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_trace)]
     )
     structlog.configure(
         processors=[
@@ -60,6 +62,13 @@ def _shorten(_logger: object, _method: str, line: EventDict) -> EventDict:
 def _escape(_logger: object, _method: str, line: EventDict) -> EventDict:
     """Write as escapes what would steer the terminal of whoever reads; JSON does so by itself."""
     return {name: escaped(value) if isinstance(value, str) else value for name, value in line.items()}
+
+
+def _trace(into: TextIO, error: ExcInfo) -> None:
+    """Write an error as Python does, and as escapes what would steer the terminal: its text may hold whatever was sent."""
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    into.write(escaped(text.getvalue()))
 
 
 class _Libraries(logging.Handler):

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import typer
 
+from api.texts import escaped
 from kintsugi.core.errors import KintsugiError
 
 _LONGEST = 120
@@ -15,13 +16,17 @@ _LONGEST = 120
 
 
 def error_line(error: KintsugiError) -> str:
-    """Field, message, and the value that the error is about, shortened in its middle where it is long."""
+    """Field, message, and the value that the error is about, shortened in its middle where it is long.
+
+    Names in files that others wrote may be in any of them: what would steer the terminal is written as Python does.
+    """
+    told = escaped(str(error))
     if error.value is None:
-        return f"kintsugi: {error}"
+        return f"kintsugi: {told}"
     value = os.fspath(error.value) if isinstance(error.value, os.PathLike) else error.value
     short = reprlib.Repr()
     short.maxstring = short.maxother = _LONGEST
-    return f"kintsugi: {error} (value: {short.repr(value)})"
+    return f"kintsugi: {told} (value: {short.repr(value)})"
 
 
 def tell(line: str) -> None:

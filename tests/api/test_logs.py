@@ -35,6 +35,12 @@ def test_nothing_steers_the_terminal_of_whoever_reads(line):
     assert "name=café" in told
 
 
+def test_neither_does_the_text_of_an_error(line):
+    told = line("console", "crashed", exc_info=ValueError("\x1b[2J\x07 in what was sent"))
+    assert r"ValueError: \x1b[2J\x07 in what was sent" in told
+    assert "\x1b" not in told
+
+
 @pytest.mark.parametrize("log_format", ["console", "json"])
 def test_long_texts_are_cut(line, log_format):
     told = line(log_format, "answered", path="x" * 60_000)

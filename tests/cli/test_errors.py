@@ -31,6 +31,11 @@ def test_values_are_shown_on_one_line(value, shown):
     assert error_line(InvalidInputError("is wrong", field="x", value=value)) == f"kintsugi: x: is wrong (value: {shown})"
 
 
+def test_neither_field_nor_message_steers_the_terminal():
+    line = error_line(InvalidInputError("is no field of\n\x1b]0;x\x07", field="a\x1b[31m", value=1))
+    assert line == "kintsugi: a\\x1b[31m: is no field of\n\\x1b]0;x\\x07 (value: 1)"
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
