@@ -6,18 +6,23 @@ from pathlib import Path
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.disk import replace_whole
 
+_SYSTEMS_OWN = {Path("/dev"), Path("/proc")}
+_MOST_LINKS = 40
+"""As the kernel follows."""
+
 
 def write_text(path: Path, text: str, field: str = "output") -> None:
-    """Write what the option `field` names; a file that is there already stays as it is where the disk is full.
+    """Write what the option `field` names; a file that is there already, or that a link leads to, stays where the disk is full.
 
     Raises:
         InvalidInputError: the file cannot be written.
     """
     try:
-        if _is_special(path):
-            path.write_text(text)
+        target = _target(path)
+        if _is_special(target):
+            target.write_text(text)
         else:
-            replace_whole(path, text)
+            replace_whole(target, text)
     except OSError as error:
         raise InvalidInputError(f"cannot be written: {error.strerror}", field=field, value=str(path)) from error
 
@@ -32,10 +37,20 @@ def require_writable(path: Path) -> None:
         raise InvalidInputError("cannot be written: its folder is not there", field="output", value=str(path))
     if path.is_dir():
         raise InvalidInputError("cannot be written: it is a folder; name a file in it", field="output", value=str(path))
-    if not os.access(path if _is_special(path) else path.parent, os.W_OK):
+    target = _target(path)
+    if not os.access(target if _is_special(target) else target.parent, os.W_OK):
         raise InvalidInputError("cannot be written: you may not write there", field="output", value=str(path))
 
 
+def _target(path: Path) -> Path:
+    """What a link leads to; a link of the system's own, such as /dev/stdout, stands for what is open already, and stays."""
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink() or _SYSTEMS_OWN & set(path.absolute().parents):
+            return path
+        path = path.parent / path.readlink()
+    return path  # a circle, which the kernel refuses
+
+
 def _is_special(path: Path) -> bool:
-    """Whether it is a link, such as /dev/stdout, a device, a pipe or a folder: nothing that another file can take the place of."""
+    """Whether it is a link that stays, a device, a pipe or a folder: nothing that another file can take the place of."""
     return path.is_symlink() or (path.exists() and not path.is_file())

@@ -52,6 +52,31 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(importing, tmp_path,
     assert json.loads(output.read_text())["name"] == "layers"
 
 
+def test_a_full_disk_leaves_what_a_link_leads_to(importing, tmp_path):
+    target, between, link = tmp_path / "kept" / "target.json", tmp_path / "between.json", tmp_path / "link.json"
+    target.parent.mkdir()
+    target.write_text("what was there")
+    between.symlink_to(Path("kept") / "target.json")
+    link.symlink_to(between)
+    assert told_without_room(*importing, str(link))[0] == 2
+    assert [path.read_text() for path in target.parent.iterdir()] == ["what was there"]
+
+
+def test_links_in_a_circle_are_refused(importing, capsys, tmp_path):
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    assert status_of(*importing, str(one)) == 2
+    assert "output: cannot be written: Too many levels of symbolic links" in capsys.readouterr().err
+
+
+def test_what_is_open_as_the_standard_output_is_written_to(importing, tmp_path):
+    output = tmp_path / "output.json"
+    with output.open("w") as file:
+        subprocess.run([sys.executable, "-m", "kintsugi.cli", *importing, "/dev/stdout"], stdout=file, check=True)
+        assert os.fstat(file.fileno()).st_size == output.stat().st_size > 0
+
+
 def test_a_link_is_followed(importing, tmp_path):
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     link.symlink_to(target)
