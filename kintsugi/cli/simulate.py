@@ -110,4 +110,6 @@ def _write(folder: Path, case: Scenario, results: Sequence[Result], rows: Sequen
         runs = [r.outcome for r in results if r.outcome.seed == 0 and dict(r.values) == dict(results[0].values)]
         figures.draw(folder, runs, rows, case.load_profile().microbatch_size)
     except OSError as error:
-        raise InvalidInputError(f"cannot be written: {cause_of(error)}", field="out", value=str(folder)) from error
+        raise InvalidInputError(
+            f"cannot be written: {cause_of(error)}", field="out", value=str(error.filename or folder)
+        ) from error

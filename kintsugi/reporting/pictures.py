@@ -1,10 +1,12 @@
 """Pictures as PNG and SVG, drawn by matplotlib, which only who wants pictures needs."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.reporting.files import write_whole
 
 FORMATS = ("png", "svg")
 SIZE = (8.0, 4.0)
@@ -38,8 +40,14 @@ def new_axes(plot: Any, x: str, y: str, *, size: tuple[float, float] = SIZE) -> 
 
 
 def save(figure: Any, path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a figure in every format, beside each other; what was written."""
+    """Write a figure in every format, beside each other; what was written.
+
+    Raises:
+        OSError: one cannot be written; the error names it, and what was there stays.
+    """
     written = [path.with_name(f"{path.name}.{kind}") for kind in formats]
-    for target in written:
-        figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
+    for target, kind in zip(written, formats, strict=True):
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        write_whole(target, drawn.getvalue())
     return written

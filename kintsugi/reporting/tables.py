@@ -1,12 +1,12 @@
 """Tables that are Markdown for people, and CSV and JSON for programs, from the same values."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kintsugi.core import codec
+from kintsugi.reporting.files import write_rows
 from kintsugi.reporting.intervals import Interval
 
 Value = str | int | float | Interval | None
@@ -54,12 +54,14 @@ class Table:
         return "\n".join([*lines, "", self.note, ""] if self.note else [*lines, ""])
 
     def write_csv(self, folder: Path) -> Path:
-        """Write FOLDER/<name>.csv with every digit; margins of intervals have columns of their own."""
-        path = folder / f"{self.name}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self._keys())
-            writer.writeheader()
-            writer.writerows(self._flat(row) for row in self.rows)
+        """Write FOLDER/<name>.csv with every digit; margins of intervals have columns of their own.
+
+        Raises:
+            OSError: it cannot be written; the error names it, and what was there stays.
+        """
+        path, keys = folder / f"{self.name}.csv", self._keys()
+        flat = map(self._flat, self.rows)
+        write_rows(path, [keys, *([row.get(key, "") for key in keys] for row in flat)])
         return path
 
     def document(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Results for people and for programs: a table, CSV and JSON."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kintsugi.core import codec
+from kintsugi.reporting.files import write_rows
 from kintsugi.reporting.intervals import Interval
 from kintsugi.simulator.ledger import Account
 from kintsugi.simulator.rows import Row
@@ -57,23 +57,21 @@ def document(scenario: str, rows: Sequence[Row]) -> dict[str, Any]:
 def write_runs(results: Sequence[Result], path: Path) -> None:
     """One CSV line per run; times in seconds."""
     names = [name for name, _ in results[0].values]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        header = ["policy", "seed", "samples_per_second", "num_samples", "num_transitions", "num_rollbacks"]
-        writer.writerow([*names, *header, *(f"{account.value}_seconds" for account in Account)])
-        for result in results:
-            run = result.outcome
-            figures = [run.policy, run.seed, run.samples_per_second, run.num_samples, run.num_transitions, run.num_rollbacks]
-            writer.writerow([*(value for _, value in result.values), *figures, *(run.seconds[a.value] for a in Account)])
+    header = ["policy", "seed", "samples_per_second", "num_samples", "num_transitions", "num_rollbacks"]
+    lines: list[list[Any]] = [[*names, *header, *(f"{account.value}_seconds" for account in Account)]]
+    for result in results:
+        run = result.outcome
+        figures = [run.policy, run.seed, run.samples_per_second, run.num_samples, run.num_transitions, run.num_rollbacks]
+        lines.append([*(value for _, value in result.values), *figures, *(run.seconds[a.value] for a in Account)])
+    write_rows(path, lines)
 
 
 def write_summary(rows: Sequence[Row], path: Path) -> None:
     """One CSV line per policy and combination."""
-    names = list(rows[0].values)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, "policy", "num_runs", "samples_per_second", "margin", *(f"{a.value}_ratio" for a in Account)])
-        for row in rows:
-            rate = row.samples_per_second
-            shares = [row.shares[account.value] for account in Account]
-            writer.writerow([*row.values.values(), row.policy, row.num_runs, rate.mean, rate.margin, *shares])
+    shares = [f"{account.value}_ratio" for account in Account]
+    lines: list[list[Any]] = [[*rows[0].values, "policy", "num_runs", "samples_per_second", "margin", *shares]]
+    for row in rows:
+        rate = row.samples_per_second
+        own = [row.shares[account.value] for account in Account]
+        lines.append([*row.values.values(), row.policy, row.num_runs, rate.mean, rate.margin, *own])
+    write_rows(path, lines)

@@ -7,6 +7,7 @@ import pytest
 
 from kintsugi.cli import main
 from kintsugi.cli import simulate as command
+from tests.full_disks import without_room_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scenario.json"
 
@@ -83,6 +84,18 @@ def test_files_are_written(ask, short, tmp_path):
     assert status == 0
     pictures = {f"{name}.{kind}" for name in ("workers", "throughput", "samples", "time", "varied") for kind in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == pictures | {"runs.csv", "summary.csv"}
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "summary.csv"])
+def test_without_room_earlier_files_stay(ask, short, tmp_path, name):
+    (tmp_path / name).write_text("what was there")
+    without_room_for(tmp_path / name)
+    status, out, _ = ask("--scenario", short, "--policies", "varuna", "--out", tmp_path, "--format", "json")
+    error = json.loads(out)["error"]
+    assert (status, error["field"], error["value"]) == (2, "out", str(tmp_path / name))
+    assert error["message"] == "cannot be written: No space left on device"
+    assert (tmp_path / name).read_text() == "what was there"
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_a_trace_takes_the_place_of_the_scenarios(ask, tmp_path):

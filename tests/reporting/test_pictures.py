@@ -6,6 +6,7 @@ import pytest
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.reporting import pictures
+from tests.full_disks import without_room_for
 
 
 def draw(folder):
@@ -35,6 +36,15 @@ def test_a_name_with_a_point_keeps_it(tmp_path):
     figure, _ = pictures.new_axes(plot, "x", "y")
     assert [path.name for path in pictures.save(figure, tmp_path / "v1.5")] == ["v1.5.png", "v1.5.svg"]
     plot.close(figure)
+
+
+def test_without_room_an_earlier_figure_stays(tmp_path):
+    _, picture = draw(tmp_path)
+    before = picture.read_bytes()
+    without_room_for(picture)
+    with pytest.raises(OSError, match=r"No space left on device.*line\.svg"):
+        draw(tmp_path)
+    assert picture.read_bytes() == before
 
 
 def test_who_has_no_matplotlib_is_told_what_to_install(monkeypatch):
