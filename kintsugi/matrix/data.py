@@ -4,6 +4,9 @@ Both are written to files once, so that processes start without the libraries th
 """
 
 import hashlib
+import io
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,8 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.matrix.store import unwritten
+from kintsugi.reporting.files import write_whole
 from kintsugi.runtime.gpt import ByteText
 from kintsugi.runtime.models import Dataset
 
@@ -51,16 +56,19 @@ def export(name: str, folder: Path) -> DataFile:
     """Write a data set to `folder`; one that is there stays as it is.
 
     Raises:
-        InvalidInputError: there is no such data set, or its library is missing.
+        InvalidInputError: there is no such data set, its library is missing, or its file cannot be written or is damaged.
     """
     if name not in _SOURCES:
         raise InvalidInputError(f"is no data set; known ones: {', '.join(_SOURCES)}", field="data_set", value=name)
     path = folder / f"{name}.npz"
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(".new.npz")
-        np.savez(new, allow_pickle=False, **_SOURCES[name]())
-        new.replace(path)
+        arrays = io.BytesIO()
+        np.savez(arrays, allow_pickle=False, **_SOURCES[name]())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, arrays.getvalue())
+        except OSError as error:
+            raise unwritten(error, path) from error
     return DataFile(path=str(path.absolute()), sha256=_digest(_arrays(path)))
 
 
@@ -113,8 +121,11 @@ _SOURCES: Mapping[str, Callable[[], Arrays]] = {DIGITS: _digits, TEXT: _text}
 
 
 def _arrays(path: Path) -> Arrays:
-    with np.load(path) as stored:
-        return {name: stored[name] for name in sorted(stored.files)}
+    try:
+        with np.load(io.BytesIO(path.read_bytes())) as stored:
+            return {name: stored[name] for name in sorted(stored.files)}
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidInputError(f"is damaged ({error}); remove it, it is written anew", field="file", value=str(path)) from error
 
 
 def _digest(arrays: Arrays) -> str:

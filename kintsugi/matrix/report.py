@@ -23,6 +23,8 @@ from kintsugi.matrix.findings import Finding
 from kintsugi.matrix.gates import Acceptance, acceptances
 from kintsugi.matrix.manifest import CellStatus
 from kintsugi.matrix.results import Results
+from kintsugi.matrix.store import unwritten
+from kintsugi.reporting.files import write_whole
 from kintsugi.reporting.tables import Table
 
 REPORT = "report"
@@ -78,10 +80,17 @@ def write_report(folder: Path) -> Report:
     Figures are left out where matplotlib is not installed. Pure arithmetic and files: seconds for a hundred cells.
 
     Raises:
-        InvalidInputError: a manifest, a record or a file of steps is missing or wrong; it is named.
+        InvalidInputError: a manifest, a record or a file of steps is missing or wrong, or a file of the report cannot be
+            written, which then stays as it was; it is named.
     """
     results = Results.load(folder)
-    target = folder / REPORT
+    try:
+        return _written(results, folder / REPORT)
+    except OSError as error:
+        raise unwritten(error, Path(error.filename or folder / REPORT)) from error
+
+
+def _written(results: Results, target: Path) -> Report:
     (target / "tables").mkdir(parents=True, exist_ok=True)
     found, accepted = findings_module.findings(results), acceptances(results)
     tables = (findings_module.table_of(found), outcome_tables.gates(accepted), *(make(results) for make in TABLES))
@@ -153,5 +162,5 @@ def _summary(results: Results) -> str:
 
 
 def _write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return path

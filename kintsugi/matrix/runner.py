@@ -96,6 +96,8 @@ def _ran(matrix: Matrix, folder: Path, cell: Cell) -> ManifestEntry:
         raise
     except KintsugiError as error:
         return ManifestEntry(cell=cell, status=CellStatus.FAILED, reason=error.message)
+    except OSError as error:
+        return ManifestEntry(cell=cell, status=CellStatus.FAILED, reason=f"its files cannot be written or read: {error}")
     return ManifestEntry(cell=cell, status=CellStatus.COMPLETED)
 
 

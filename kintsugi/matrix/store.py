@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kintsugi.core import codec
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.manifest import Manifest
 from kintsugi.matrix.record import SCHEMA_VERSION, CellRecord, StepRecord
+from kintsugi.runtime.disk import replace_whole
 
 MANIFEST = "manifest.json"
 RECORD = "record.json"
@@ -92,7 +93,7 @@ def read_steps(cell: Cell, matrix: Path) -> tuple[StepRecord, ...]:
             if tuple(reader.fieldnames or ()) != _STEP_FIELDS:
                 raise InvalidInputError(f"must be {','.join(_STEP_FIELDS)} in {path}", field="header", value=reader.fieldnames)
             return tuple(_step(row, f"{path}, line {reader.line_num}") for row in reader)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(f"cannot be read: {error}", field="file", value=str(path)) from error
 
 
@@ -128,8 +129,19 @@ def _read(kind: type[T], path: Path) -> T:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that is whole at any moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(f"{path.suffix}.new")
-    new.write_text(text, encoding="utf-8", newline="")
-    new.replace(path)
+    """Write a file that is whole at any moment.
+
+    Raises:
+        InvalidInputError: it cannot be written; what was there stays.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_whole(path, text)
+    except OSError as error:
+        raise unwritten(error, path) from error
+
+
+def unwritten(error: OSError, path: Path) -> InvalidInputError:
+    """What a matrix says of a file that cannot be written."""
+    message = f"cannot be written: {cause_of(error)}; make room, then run the same command again"
+    return InvalidInputError(message, field="folder", value=str(path))

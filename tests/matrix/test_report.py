@@ -12,6 +12,7 @@ from kintsugi.matrix import figures, store
 from kintsugi.matrix.cell import Part, Variant
 from kintsugi.matrix.manifest import CellStatus, Manifest, ManifestEntry
 from kintsugi.matrix.report import TABLES, write_report
+from tests.full_disks import without_room_for
 from tests.matrix import records
 from tests.matrix.records import SUITES, cell
 
@@ -105,6 +106,20 @@ def test_a_second_report_is_the_same(tmp_path, no_matplotlib):
     records.write(small_matrix(), tmp_path)
     first, second = ({path: path.read_bytes() for path in write_report(tmp_path).written} for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize("name", ["report.md", "matrix.json", "cells.csv", "tables/gates.csv"])
+def test_without_room_the_earlier_report_stays(tmp_path, no_matplotlib, name):
+    records.write(small_matrix()[:4], tmp_path)
+    written = write_report(tmp_path).written
+    path = next(each for each in written if str(each).endswith(name))
+    before = path.read_bytes()
+    without_room_for(path)
+    with pytest.raises(InvalidInputError, match=r"cannot be written: No space left on device; make room") as caught:
+        write_report(tmp_path)
+    assert caught.value.value == str(path)
+    assert path.read_bytes() == before
+    assert set(path.parent.iterdir()) <= {*written, *(each.parent for each in written)}
 
 
 def test_a_matrix_that_has_hardly_begun_can_be_reported(tmp_path):

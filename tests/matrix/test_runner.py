@@ -1,6 +1,9 @@
 """A small cut of the matrix: real processes, real failures."""
 
+import errno
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,8 @@ from kintsugi.matrix.preparation import PROFILES
 from kintsugi.matrix.runner import Asked, run_matrix
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.workload import Model, Schedule, job_of
+from tests.full_disks import without_room_for
+from tests.matrix import records
 
 MODEL = Model(
     name="tiny",
@@ -148,6 +153,46 @@ def test_a_folder_keeps_to_one_matrix(executed, tmp_path):
     ]
     with pytest.raises(InvalidInputError, match="other settings"):
         run_matrix(replace(MATRIX, max_in_flight=1), tmp_path, Asked())
+
+
+@pytest.mark.parametrize("name", ["settings.json", "manifest.json", "data/digits.npz"])
+def test_without_room_the_file_is_named_and_nothing_is_left_of_it(executed, capfd, tmp_path, monkeypatch, name):
+    (tmp_path / name).unlink(missing_ok=True)
+    monkeypatch.setattr(command, "MATRIX", MATRIX)
+    without_room_for(tmp_path / name)
+    with pytest.raises(SystemExit, match="2"):
+        main(["matrix", str(tmp_path)])
+    told = capfd.readouterr().err
+    assert "cannot be written: No space left on device; make room, then run the same command again" in told
+    assert name in told
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(Path(name).name)]
+
+
+def test_a_cell_for_which_there_is_no_room_is_noted_as_failed(executed, tmp_path):
+    _, failing = executed
+    failing[CELLS[Variant.BLOCKING].name] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "orders.json")
+    manifest = run_matrix(MATRIX, tmp_path, Asked())
+    assert {entry.cell.variant: entry.reason for entry in manifest.entries if entry.status is CellStatus.FAILED} == {
+        Variant.BLOCKING: "its files cannot be written or read: [Errno 28] No space left on device: 'orders.json'"
+    }
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", b"no archive", b"\x93NUMPY"])
+def test_a_damaged_data_set_is_named(tmp_path, content):
+    (tmp_path / "digits.npz").write_bytes(content)
+    with pytest.raises(InvalidInputError, match=r"is damaged .*; remove it") as caught:
+        export("digits", tmp_path)
+    assert caught.value.value == str(tmp_path / "digits.npz")
+
+
+def test_damaged_steps_are_trained_again(executed, tmp_path):
+    damaged = CELLS[Variant.BLOCKING]
+    records.write([records.record(damaged)], tmp_path)
+    path = damaged.folder(tmp_path) / store.STEPS
+    path.write_bytes(path.read_bytes() + b"0" * 200_000)  # more than a field of CSV may have
+    (tmp_path / store.MANIFEST).unlink()
+    run_matrix(MATRIX, tmp_path, Asked())
+    assert damaged.name in executed[0]
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
