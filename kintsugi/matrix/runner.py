@@ -16,7 +16,10 @@ from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.trace import TRACE, compare
 from kintsugi.matrix.workload import Orders
 from kintsugi.runtime.disk import make_folder
+from kintsugi.runtime.run_lock import RunLock
 
+LOCK = "matrix.lock"
+"""Held while cells run: two commands would remove each other's."""
 Observer = Callable[[int, int, Cell], None]
 """Told before every cell: how many are behind, of how many, and the cell; at the end, the last one again."""
 
@@ -49,9 +52,15 @@ def run_matrix(matrix: Matrix, folder: Path, asked: Asked, observer: Observer = 
     Raises:
         StoppedError: the user stopped it; the same call goes on.
         InvalidInputError: the folder cannot be made or holds another matrix, or nothing is asked for.
+        ConflictError: another process runs a matrix there.
     """
     cells = asked.cells(matrix)
     make_folder(folder, "folder")
+    with RunLock(folder, LOCK, field="folder"):
+        return _run(matrix, folder, cells, observer)
+
+
+def _run(matrix: Matrix, folder: Path, cells: Sequence[Cell], observer: Observer) -> Manifest:
     require_same_settings(matrix, folder)
     models = [matrix.model(cell.suite) for cell in cells]
     data = data_files(models, folder)

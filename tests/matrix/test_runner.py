@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from kintsugi.matrix.preparation import PROFILES
 from kintsugi.matrix.runner import Asked, run_matrix
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.workload import Model, Schedule, job_of
+from kintsugi.runtime.run_lock import RunLock
 from tests.full_disks import without_room_for
 from tests.matrix import records
 
@@ -153,6 +156,16 @@ def test_a_folder_keeps_to_one_matrix(executed, tmp_path):
     ]
     with pytest.raises(InvalidInputError, match="other settings"):
         run_matrix(replace(MATRIX, max_in_flight=1), tmp_path, Asked())
+
+
+def test_a_second_command_does_not_touch_what_the_first_one_runs(executed, tmp_path):
+    with RunLock(tmp_path, runner.LOCK):
+        told = subprocess.run(
+            [sys.executable, "-m", "kintsugi.cli", "matrix", str(tmp_path)], capture_output=True, text=True, check=False
+        )
+    assert told.returncode == 2
+    assert f"{tmp_path} is in use by process {os.getpid()}" in told.stderr
+    assert not (tmp_path / store.MANIFEST).exists()
 
 
 @pytest.mark.parametrize("name", ["settings.json", "manifest.json", "data/digits.npz"])
