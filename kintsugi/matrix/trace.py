@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from kintsugi.matrix.cell import Cell
+from kintsugi.matrix.record import StepRecord
 from kintsugi.matrix.store import read_steps, write_steps
 from kintsugi.runtime.models import NamedParameters
 
@@ -65,10 +66,12 @@ def traced(factory: OptimizerFactory, folder: Path, every: int, parameters: Name
 
 
 def read_trace(folder: Path) -> Trace:
-    """Everything that was kept; of what was written twice, the later."""
+    """Everything that was kept; of what was written twice, the later. A file whose first line is torn holds nothing."""
     trace: Trace = {}
     for path in sorted(folder.glob("*.trace"), key=lambda path: path.stat().st_mtime_ns):
-        header, _, body = path.read_bytes().partition(b"\n")
+        header, end, body = path.read_bytes().partition(b"\n")
+        if not end:
+            continue
         sizes = json.loads(header)
         width = 1 + sum(length for _, length, _ in sizes)
         values = np.frombuffer(body, dtype=np.float64, count=len(body) // (8 * width) * width)
@@ -83,9 +86,13 @@ def read_trace(folder: Path) -> Trace:
 def compare(cell: Cell, reference: Cell, matrix: Path) -> None:
     """Write the distances of a cell that is done from its reference into its steps; its own samples are removed."""
     apart = distances(read_trace(cell.folder(matrix) / TRACE), read_trace(reference.folder(matrix) / TRACE))
-    steps = read_steps(cell, matrix)
-    write_steps(cell, (replace(step, parameter_distance=apart.get(step.global_step + 1)) for step in steps), matrix)
+    write_steps(cell, [_with_distance(step, apart) for step in read_steps(cell, matrix)], matrix)
     shutil.rmtree(cell.folder(matrix) / TRACE)
+
+
+def _with_distance(step: StepRecord, apart: Mapping[int, float]) -> StepRecord:
+    """What was told before stays where samples are missing: a comparison may have been stopped as it removed them."""
+    return replace(step, parameter_distance=apart.get(step.global_step + 1, step.parameter_distance))
 
 
 def distances(trace: Trace, reference: Trace) -> Mapping[int, float]:

@@ -5,8 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from kintsugi.matrix import store
+from kintsugi.matrix.cell import Variant
 from kintsugi.matrix.models import AveragingAdamW
-from kintsugi.matrix.trace import VALUES_PER_TENSOR, distances, read_trace, traced
+from kintsugi.matrix.trace import TRACE, VALUES_PER_TENSOR, compare, distances, read_trace, traced
+from tests.matrix import records
 
 
 def train(folder, *, num_steps: int, every: int, seed: int, shift: float = 0.0) -> list[np.ndarray]:
@@ -49,6 +52,27 @@ def test_large_tensors_are_estimated_from_a_sample(tmp_path):
     one, two = read_trace(tmp_path / "one"), read_trace(tmp_path / "two")
     assert len(one[1]["a.w"][0]) <= VALUES_PER_TENSOR
     assert distances(two, one)[1] == pytest.approx(0.01, rel=0.2)
+
+
+def test_a_file_that_ended_within_its_first_line_holds_nothing(tmp_path):
+    train(tmp_path, num_steps=2, every=1, seed=0)
+    whole = read_trace(tmp_path)
+    for name, text in (("empty", ""), ("torn", '[["a.weig')):
+        (tmp_path / f"{name}.trace").write_text(text)
+    assert read_trace(tmp_path).keys() == whole.keys() == {1, 2}
+
+
+def test_a_comparison_that_was_stopped_as_it_removed_samples_keeps_what_it_told(tmp_path):
+    mine, reference = records.cell(Variant.MEMORY), records.cell(Variant.REFERENCE)
+    store.write_steps(mine, records.steps(mine, distance=None), tmp_path)
+    for each, shift in ((mine, 0.5), (reference, 0.0)):
+        train(each.folder(tmp_path) / TRACE, num_steps=4, every=2, seed=0, shift=shift)
+    compare(mine, reference, tmp_path)
+    told = store.read_steps(mine, tmp_path)
+    assert [step.global_step for step in told if step.parameter_distance] == [1, 3]
+    (mine.folder(tmp_path) / TRACE).mkdir()  # with nothing left in it
+    compare(mine, reference, tmp_path)
+    assert store.read_steps(mine, tmp_path) == told
 
 
 def test_updates_of_which_a_part_is_missing_are_left_out(tmp_path):
