@@ -64,7 +64,13 @@ class Sender:
         except TargetRefusedError as error:
             return Attempt(error=f"{error.value} {error.message}")
         except FAILURES as error:
-            return Attempt(error=str(error) or type(error).__name__)
+            return Attempt(error=_words(error))
+
+
+def _words(error: Exception) -> str:
+    """What an error says; of one without a word, what it means."""
+    broken_off = "the receiver closed the connection without an answer"
+    return str(error) or (broken_off if isinstance(error, httpcore2.NetworkError) else type(error).__name__)
 
 
 def _attempt(status: int) -> Attempt:

@@ -140,6 +140,26 @@ def test_a_receiver_that_is_away_and_comes_back(client, job):
         settled(client, 1)
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_receiver_that_breaks_off_is_said_to_do_so(client, job, scheme):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def break_off():
+            with server.accept()[0] as connection:
+                connection.recv(1)
+
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(break_off)
+            add(client, f"{scheme}://127.0.0.1:{server.getsockname()[1]}/")
+            client.post(EVENTS, json=event("a", 0, "w00"))
+            for _ in range(3_000):
+                (delivery,) = deliveries(client) or [{"attempts": 0}]
+                if delivery["attempts"]:
+                    break
+                threading.Event().wait(0.01)
+    assert delivery["last_error"] == "the receiver closed the connection without an answer"
+
+
 def test_gone_is_final_and_a_dead_delivery_is_seen_and_sent_again(client, job):
     with receiver(status_of=lambda number: 410 if number == 0 else 200) as site:
         add(client, site.url)
