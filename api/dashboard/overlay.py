@@ -219,7 +219,7 @@ def _node(
         worker=worker,
         x=x,
         y=y,
-        label=worker.id if len(worker.id) <= LONGEST_NAME else f"{worker.id[: LONGEST_NAME - 1]}…",
+        label=worker.id if len(worker.id) <= LONGEST_NAME else f"…{worker.id[1 - LONGEST_NAME :]}",
         mark=MARKS[worker.state] or (ROOT_MARK if is_root else ""),
         role=_role(overlay.synchronization, worker.id),
         neighbors=", ".join(overlay.neighbors(worker.id)) or ABSENT,

@@ -194,6 +194,10 @@ def test_no_page_is_wider_than_a_phone_whatever_people_call_things(visit, site):
 
 CUT = "(elements) => elements.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
 """By more than the fractions of a pixel to which widths are rounded."""
+SEEN_ENDS = """(elements) => elements.filter((each) => {
+  const [name, room] = [each, each.closest(".slot-name")].map((it) => it.getBoundingClientRect());
+  return name.left < room.left && Math.abs(name.right - room.right) <= 1;
+}).length"""
 
 
 @pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 860}], ids=["phone", "desktop"])
@@ -216,6 +220,18 @@ def test_names_of_many_workers_stay_readable(visit, site, viewport):
     name, mark = (spare.locator(part).bounding_box() for part in (".slot-name", ".ask-mark"))
     assert name["x"] + name["width"] <= mark["x"]
     assert page.locator(".slot-name").evaluate_all(CUT) == []
+
+
+def test_of_long_names_the_ends_are_seen_by_which_they_differ(visit, site):
+    _, client = site
+    names = [f"gpu-node-pool-of-the-cluster-{number:04}" for number in range(12)]
+    cluster = Cluster(name="alike", workers=tuple(Worker(id=name, host=f"h-{name}") for name in names))
+    client.create_job(job="alike", profile=uniform_profile(16), cluster=cluster, settings=grid_of(8, 2, 6))
+    visitor = visit(viewport=PHONE)
+    for path in ("/dashboard/jobs/alike", "/dashboard/jobs/alike/whatif"):
+        visitor.go(path)
+        assert sorted(visitor.page.locator(".slot-name").all_text_contents()) == names
+        assert visitor.page.locator(".slot-name bdi").evaluate_all(SEEN_ENDS) == len(names)
 
 
 @pytest.mark.parametrize("width", [400, 800, 1600])
