@@ -50,9 +50,14 @@ def size(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
+def four_digits(value: float) -> str:
+    """Four significant digits, where the unit stands beside them."""
+    return _digits(value, 4)
+
+
 def rate(value: float | None) -> str:
     """Samples per second with four significant digits."""
-    return ABSENT if value is None else f"{_digits(value, 4)}/s"
+    return ABSENT if value is None else f"{four_digits(value)}/s"
 
 
 def percent(value: float | None) -> str:
@@ -110,6 +115,7 @@ def _digits(value: float, num_digits: int = 3) -> str:
 FILTERS = {
     "seconds": seconds,
     "size": size,
+    "four_digits": four_digits,
     "rate": rate,
     "percent": percent,
     "signed_percent": signed_percent,
