@@ -1,10 +1,11 @@
 """Take the pictures of the dashboard in docs/: `scripts/make_screenshots [FOLDER]`.
 
 Starts a service on a temporary database, tells it of some jobs and of what befell them, and photographs its pages in a
-headless Chromium: `pip install playwright`, and `/usr/bin/chromium` or the path in `KINTSUGI_CHROMIUM`.
+headless Chromium: the shell or the whole of it on the path, or what `KINTSUGI_CHROMIUM` names.
 """
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 MODELS = Path("profiles/models")
-CHROMIUM = os.environ.get("KINTSUGI_CHROMIUM", "/usr/bin/chromium")
+CHROMIUM = os.environ.get("KINTSUGI_CHROMIUM") or shutil.which("chromium-headless-shell") or shutil.which("chromium")
 PHASES = ("detected", "planned", "quiesced", "regrouped", "transferred", "resumed", "first_step")
 PICTURES = {
     "dashboard": ("/dashboard/jobs/llama2-7b", "#live"),
@@ -164,4 +165,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if CHROMIUM is None:
+        sys.exit("make_screenshots: no Chromium: apt-get install chromium-headless-shell, or set KINTSUGI_CHROMIUM")
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))
