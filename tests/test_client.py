@@ -103,7 +103,7 @@ def test_a_whole_life(client, job):
 
 def test_events_that_wait_for_others_are_waited_for(client, monkeypatch):
     monkeypatch.setattr("kintsugi.client.client.GATHERING_SECONDS", 0.05)
-    handling = Handling(coalesce_seconds=0.3)
+    handling = Handling(coalesce_seconds=2.0)
     client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS, handling=handling)
     pending = client.submit_events("llama", [failed("a", 0, "w00")])
     assert isinstance(pending, Pending)

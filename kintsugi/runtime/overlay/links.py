@@ -202,7 +202,7 @@ class Links:
         """Make a connection the link with a neighbour; an earlier one ends without a loss being told.
 
         Raises:
-            CommunicationError: this end leaves; or there is a link with a later life of the neighbour, which took this one's place.
+            CommunicationError: this end leaves; or there is a later link with the neighbour, or with a later life of it.
         """
         prepare(connection, self._options.link_timeout_seconds)
         link = Link(connection, peer, self._options, on_message=self._dispatch, on_loss=self._lose)
@@ -210,8 +210,8 @@ class Links:
             if self._is_closed:
                 raise CommunicationError("the worker leaves", field="link")
             before = self._links.get(peer.worker)
-            if before is not None and before.is_up and before.peer.incarnation > peer.incarnation:
-                raise CommunicationError("a later life of it is linked already", field="worker", value=peer.worker)
+            if before is not None and before.is_up:
+                _require_latest(before.peer, peer)
             self._links[peer.worker], self._numbers[peer.worker] = link, peer.number
         if before is not None:
             before.close()
@@ -240,3 +240,15 @@ class Links:
             self._ended.notify_all()
         if self._links.get(link.peer.worker) is link and not self._is_closed:
             self.on_loss(link, why)
+
+
+def _require_latest(linked: Peer, peer: Peer) -> None:
+    """Require that a connection is no earlier one than the link that is there: of two calls the later may be answered first.
+
+    Raises:
+        CommunicationError: it is an earlier one.
+    """
+    if linked.incarnation > peer.incarnation:
+        raise CommunicationError("a later life of it is linked already", field="worker", value=peer.worker)
+    if linked.incarnation == peer.incarnation and linked.number > peer.number:
+        raise CommunicationError("it has called again since", field="worker", value=peer.worker)

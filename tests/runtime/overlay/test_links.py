@@ -117,6 +117,20 @@ def test_what_an_earlier_life_connected_late_does_not_take_the_place_of_the_link
     assert later.up == ("b",)
 
 
+def test_of_two_calls_the_later_one_counts_whichever_is_answered_first(stack, monkeypatch):
+    one, other = links(stack, "a"), links(stack, "b")
+    is_held, admit = threading.Event(), other._require_admitted
+    monkeypatch.setattr(other, "_require_admitted", lambda connection: (admit(connection), is_held.wait(240.0)))
+    first = one.connect("b", address(other))
+    monkeypatch.setattr(other, "_require_admitted", admit)
+    second = one.connect("b", address(other))
+    kept = eventually(lambda: other.get("a"), lambda link: link is not None)
+    is_held.set()
+    assert eventually(lambda: not [t for t in threading.enumerate() if t.name == "overlay-answers"], bool)
+    assert (second.peer.number, other.get("a"), one.get("b")) == (first.peer.number + 1, kept, second)
+    assert kept.is_up
+
+
 def test_to_end_a_link_that_was_replaced_leaves_the_later_one(stack):
     one, other = links(stack, "a"), links(stack, "b")
     first = one.connect("b", address(other))
