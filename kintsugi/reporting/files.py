@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kintsugi.core.replacing import replacing
+
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file; one that is there already stays as it is where there is no room. A link is followed.
@@ -13,15 +15,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: it cannot be written; the error names it.
     """
-    target = path.resolve()
-    new = target.with_name(f"{target.name}.new")
     try:
-        new.write_bytes(content.encode() if isinstance(content, str) else content)
-        new.replace(target)
+        with replacing(path.resolve()) as new:
+            new.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:

@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 import structlog
 
 from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
+from kintsugi.core.replacing import replacing
 from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.layout import JOURNALS
 
@@ -137,12 +138,8 @@ def replace_whole(path: Path, text: str) -> None:
     Raises:
         OSError: the disk is full or broken; the old file stays.
     """
-    new = path.with_name(f"{path.name}.new")
-    try:
+    with replacing(path) as new:
         write_synced(new, text)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

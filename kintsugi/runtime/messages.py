@@ -1,11 +1,13 @@
 """What the agent and its workers say to each other; pickled over a pipe that only they hold."""
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kintsugi.core.decision import Migration
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.checkpoints.checkpoint import FileRecord
 from kintsugi.runtime.faults import Fault
@@ -252,6 +254,12 @@ class Failed:
     traceback: str
     error: Mapping[str, Any] | None
     """Kintsugi's own error as the contract's object; null where the trainer's code raised."""
+
+    @classmethod
+    def by(cls, error: BaseException) -> Self:
+        """What ended it, as it was raised."""
+        own = error.as_dict() if isinstance(error, KintsugiError) else None
+        return cls("".join(traceback.format_exception(error)), own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

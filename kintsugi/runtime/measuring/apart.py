@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -99,7 +98,6 @@ def _main(connection: Connection, measure: Callable[[Progress], Any]) -> None:
     try:
         answer = measure(lambda done, total: connection.send(_Swept(done, total)))
     except BaseException as error:  # whoever started it raises it
-        own = error.as_dict() if isinstance(error, KintsugiError) else None
-        connection.send(Failed(traceback.format_exc(), own))
+        connection.send(Failed.by(error))
         sys.exit(1)
     connection.send(_Answered(answer))

@@ -4,7 +4,6 @@ import os
 import queue
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -184,8 +183,7 @@ class Governor:
             while True:
                 self._inbox.get()()
         except Exception as error:  # whatever it is, the job must not wait for this worker
-            own = error.as_dict() if isinstance(error, KintsugiError) else None
-            self._tell(Failed(traceback.format_exc(), own))
+            self._tell(Failed.by(error))
             leave()
 
     def _open(self, started: Started) -> None:

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
@@ -20,7 +19,7 @@ import torch
 
 from estimator.program import Action, ActionKind
 from kintsugi.core.descriptors import ran_out
-from kintsugi.core.errors import CommunicationError, KintsugiError
+from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.faults import FaultPoint, FaultScript
 from kintsugi.runtime.forking import end_with_fork_server, name_process
@@ -78,8 +77,7 @@ def live(
     try:
         process.run(make_job)
     except BaseException as error:  # the agent reports it to the user; a script's own `sys.exit` would pass for a loss
-        own = error.as_dict() if isinstance(error, KintsugiError) else None
-        process.tell(Failed(traceback.format_exc(), own))
+        process.tell(Failed.by(error))
         sys.exit(1)
 
 

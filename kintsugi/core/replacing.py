@@ -1,0 +1,20 @@
+"""Files that are the old or the new one, and nothing in between."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what takes the place of a file once the block ends well; of what was begun nothing is left otherwise.
+
+    Raises:
+        OSError: it cannot take its place; the old file stays.
+    """
+    new = path.with_name(f"{path.name}.new")
+    try:
+        yield new
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
