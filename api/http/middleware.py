@@ -77,7 +77,7 @@ async def _linger(receive: Receive) -> None:
 
 
 class Observation:
-    """Counts, times and logs every request, and gives it an id."""
+    """Counts, times and logs every request, and gives it an id; answers are of the type that they say."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -96,7 +96,9 @@ class Observation:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
-                MutableHeaders(scope=message)["X-Request-Id"] = request
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request
+                headers["X-Content-Type-Options"] = "nosniff"  # JSON has texts of clients: no browser is to take it for a page
             await send(message)
 
         with bound_contextvars(request=request, **job_context(scope["path"])), span("request") as own:

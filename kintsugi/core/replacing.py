@@ -9,10 +9,12 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Where to write what takes the place of a file once the block ends well; of what was begun nothing is left otherwise.
 
+    It lies beside the file, hidden, under a name that nobody gives a file of their own.
+
     Raises:
         OSError: it cannot take its place; the old file stays.
     """
-    new = path.with_name(f"{path.name}.new")
+    new = path.with_name(f".{path.name}.new")
     try:
         yield new
         new.replace(path)

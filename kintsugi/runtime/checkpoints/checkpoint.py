@@ -246,8 +246,9 @@ class CheckpointStore:
             InvalidInputError: it is another job's, or another version's that cannot be read.
             UnavailableError: none is undamaged, and there are some that the disk does not give: to begin anew would remove them.
         """
-        damaged: list[DamagedCheckpointError] = []
-        for folder in self._candidates():
+        latest = self._latest()
+        damaged = self._gone(latest)
+        for folder in self._candidates(latest):
             try:
                 checkpoint = self._read(folder)
                 checkpoint.verify(moved)
@@ -268,20 +269,25 @@ class CheckpointStore:
     def newest_step(self) -> int:
         """Of the newest checkpoint, damaged or not; 0 where there is none, or the disk does not say."""
         with suppress(UnavailableError):
-            return next((_step(folder.name) for folder in self._candidates()), 0)
+            return next((_step(folder.name) for folder in self._candidates(self._latest())), 0)
         return 0
 
     def _warn(self, damaged: list[DamagedCheckpointError], used: str) -> None:
         for error in damaged:
             self._log.warning("a checkpoint is damaged and passed over", damaged=error.field, reason=error.message, used=used)
 
-    def _candidates(self) -> Iterator[Path]:
+    def _candidates(self, latest: int | None) -> Iterator[Path]:
         """The latest, then the earlier ones; later ones, which were never pointed to or were undone, do not count."""
         steps = {_step(name): self._folder / name for name in self._names() if _NAME.fullmatch(name)}
-        latest = self._latest()
         for step in sorted(steps, reverse=True):
             if latest is None or step <= latest:
                 yield steps[step]
+
+    def _gone(self, latest: int | None) -> list[DamagedCheckpointError]:
+        """The latest checkpoint, where it was taken away."""
+        if latest is None or _name(latest) in self._names():
+            return []
+        return [DamagedCheckpointError(f"it is not there, though {LATEST} names it", field=_name(latest), value=LATEST)]
 
     def _names(self) -> list[str]:
         """Of all that lies in the folder.
@@ -336,7 +342,7 @@ class CheckpointStore:
     def retire(self, trusted_step: int | None = None) -> None:
         """Remove the oldest beyond those that stay: so many, and the newest that is no later than `trusted_step`."""
         try:
-            candidates = list(self._candidates())
+            candidates = list(self._candidates(self._latest()))
         except UnavailableError:  # what cannot be seen stays
             return
         whole = (path for path in candidates if self._seems_whole(path))

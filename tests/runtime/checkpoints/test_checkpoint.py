@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -197,6 +198,18 @@ def test_a_damaged_pointer_does_not_lose_the_checkpoints(store, content):
     pointer = folder(store) / "latest.json"
     pointer.unlink() if content is None else pointer.write_bytes(content)
     assert store.newest().step == 5
+
+
+def test_a_latest_checkpoint_that_is_gone_is_told(store, tmp_path):
+    shutil.rmtree(folder_of(tmp_path, 5))
+    with capture_logs() as logs:
+        assert store.newest().step == 3
+    shutil.rmtree(folder_of(tmp_path, 3))
+    with capture_logs() as more:
+        assert store.newest() is None
+    assert [told["used"] for told in logs + more] == ["step-00000003", "none; the run begins anew"]
+    for told in logs + more:
+        assert (told["damaged"], told["reason"]) == ("step-00000005", "it is not there, though latest.json names it")
 
 
 def test_what_the_pointer_does_not_know_yet_does_not_count(store):

@@ -22,7 +22,7 @@ def impatient(tmp_path):
 def test_a_disk_that_hangs_keeps_the_agent_from_nothing_but_what_it_has_to_read(impatient):
     """What it needs and does not get is an error that names the folder; it goes on with everything else, and ends."""
     keeper = impatient.keeper
-    with hung(impatient.options.folder / CHECKPOINTS / f"{LATEST}.new"):
+    with hung(impatient.options.folder / CHECKPOINTS / f".{LATEST}.new"):
         impatient.write_all()
         keeper.written("w00", PartWritten(attempt=ATTEMPT, step=STEP + 1, files={}, **SECONDS))
         keeper.failed("w01", PartFailed(ATTEMPT, STEP + 1, "no space"))
@@ -38,7 +38,7 @@ def test_a_disk_that_hangs_keeps_the_agent_from_nothing_but_what_it_has_to_read(
 
 
 def test_a_disk_that_answers_again_is_gone_on_with(impatient):
-    with hung(impatient.options.folder / CHECKPOINTS / f"{LATEST}.new"):
+    with hung(impatient.options.folder / CHECKPOINTS / f".{LATEST}.new"):
         impatient.write_all()
         with pytest.raises(UnavailableError):
             impatient.keeper.newest()

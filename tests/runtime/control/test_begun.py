@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_written_stops_nothing(client, tmp_path):
 
 def test_nor_does_a_disk_that_hangs(client, tmp_path, monkeypatch):
     monkeypatch.setattr("kintsugi.runtime.control.begun._WRITE_SECONDS", 0.05)
-    with capture_logs() as logs, hung(tmp_path / f"{FILE}.new"):
+    with capture_logs() as logs, hung(tmp_path / f".{FILE}.new"):
         ServiceDecisions(client, BegunJobs(tmp_path)).start(REQUEST)
     [told] = [line for line in logs if line["log_level"] == "warning"]
     assert told["reason"] == "its disk has not answered for 0.05 s"

@@ -100,7 +100,7 @@ def test_the_record_is_on_the_disk_before_it_has_its_name(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: (done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name), fsync(file)))
     monkeypatch.setattr(Path, "replace", lambda old, new: (done.append("renamed"), move(old, new))[1])
     supervised("pass")
-    one_write = [f"{SUPERVISOR}.new", "renamed", Path().absolute().name]
+    one_write = [f".{SUPERVISOR}.new", "renamed", Path().absolute().name]
     assert done == one_write * (len(done) // 3)
     assert done
 
