@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from datetime import datetime
 
 from kintsugi.core.plan import Policy, Stage
@@ -12,6 +13,8 @@ ABSENT = DASH
 TIMES = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"))
 FIELD = re.compile(r"\w+([.\[_]\w+)+.*: ")
 """How a reason begins that tells of a field: `recovery.checkpoint_interval_seconds: `."""
+BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|days|B|kB|MB|GB|TB|PB|%|samples/s)(?!\w))")
+"""The space between a number and its unit."""
 SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -112,15 +115,16 @@ def _digits(value: float, num_digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and float(text.replace(",", "")) == round(value) else text
 
 
+def unbroken(shown: Callable[..., str]) -> Callable[..., str]:
+    """The same text, whose numbers stay on one line with their units."""
+    return lambda *given: BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", shown(*given))
+
+
 FILTERS = {
-    "seconds": seconds,
-    "size": size,
+    **{each.__name__: unbroken(each) for each in (seconds, size, percent, signed_percent, prose)},
     "four_digits": four_digits,
     "rate": rate,
-    "percent": percent,
-    "signed_percent": signed_percent,
     "words": words,
-    "prose": prose,
     "moment": moment,
     "count": count,
 }

@@ -69,5 +69,5 @@ export function seconds(value, resolution = value) {
   if (value === 0) return "0";
   const places = Math.min(9, Math.max(0, 2 - Math.floor(Math.log10(resolution / scale[0]))));
   const text = (value / scale[0]).toFixed(places);
-  return `${places ? text.replace(/\.?0+$/, "") : text} ${scale[1]}`;
+  return `${places ? text.replace(/\.?0+$/, "") : text}\u00a0${scale[1]}`;
 }

@@ -30,7 +30,7 @@ def rerouted(**changes):
 
 def text_of(response):
     assert response.status_code == 200, response.text
-    return response.text
+    return response.text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_without_jobs_the_first_page_says_how_to_make_one(client):

@@ -72,6 +72,24 @@ def test_prose_leaves_the_names_of_fields(field):
     assert formats.prose(f"{field}: cannot be") == f"{field}: cannot be"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("seconds", 967.0, "16~min 7~s"),
+        ("size", 30_900_000_000, "30.9~GB"),
+        ("percent", 1e-5, "< 0.01~%"),
+        ("signed_percent", 0.35, "+35.0~%"),
+        (
+            "prose",
+            "pinned: 1.097 s a step after 3 s; 2 spares give 21.9 samples/s",
+            "Pinned: 1.097~s a step after 3~s; 2 spares give 21.9~samples/s",
+        ),
+    ],
+)
+def test_pages_keep_numbers_and_their_units_on_one_line(name, value, shown):
+    assert formats.FILTERS[name](value) == shown.replace("~", "\N{NO-BREAK SPACE}")
+
+
 @given(st.floats(1e-9, 1e9))
 def test_scales_reach_just_above_their_values(top):
     values = round_values(top)
