@@ -9,7 +9,8 @@ from itertools import accumulate, pairwise
 from api.dashboard.formats import count, layers, size
 from api.dashboard.scene import Scene
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.plan import Pipeline, Plan, Slot, Stage
+from kintsugi.core.decision import CheckpointRead, Transfer
+from kintsugi.core.plan import Pipeline, Plan, Policy, Slot, Stage
 
 MANY_WORKERS = 48
 """Above this, slots are drawn with less in them."""
@@ -229,6 +230,8 @@ class _Drawing:
         )
 
     def _arrival(self, worker: str) -> str:
+        if self._plan.policy is Policy.CHECKPOINT_RESTART:
+            return "New layers, whose state comes from the checkpoint."
         num_bytes = self._bytes_to[worker]
         is_there = self._scene.summary.applied_generation >= self._scene.generation
         verb = "moved" if is_there else "moves"
@@ -253,8 +256,10 @@ class _Drawing:
     @cached_property
     def _bytes_to(self) -> Counter[str]:
         result: Counter[str] = Counter()
-        for transfer in self._scene.decision.migration.transfers:
-            result[transfer.target] += transfer.num_bytes
+        migration = self._scene.decision.migration
+        arrivals: tuple[Transfer | CheckpointRead, ...] = (*migration.transfers, *migration.from_checkpoint)
+        for arrival in arrivals:
+            result[arrival.target] += arrival.num_bytes
         return result
 
     @cached_property

@@ -137,6 +137,19 @@ def test_nothing_of_a_first_plan_is_as_before(client):
     assert "as before" not in text_of(client.get(f"{HOME}?generation=0"))
 
 
+def test_after_a_restart_state_comes_from_the_checkpoint(client):
+    ranges = {"min_dp": 1, "max_dp": 1, "min_pp": 2, "max_pp": 2}
+    body = new_job(workers=3, settings={"num_microbatches": 4, "ranges": ranges})
+    body["profile"]["recovery"] |= {"checkpoint_interval_seconds": 600.0, "checkpoint_read_bytes_per_second": 1e9}
+    client.post("/v1/jobs", json=body)
+    decision = client.post(EVENTS, json=event("a", 0, "w01")).json()["decision"]
+    assert decision["policy"] == "checkpoint_restart"
+    assert decision["migration"]["transfers"] == []
+    details = re.findall(r'data-detail="(w02 [^"]*)"', text_of(client.get(HOME)))
+    assert len(details) == 1
+    assert "New layers, whose state comes from the checkpoint." in details[0]
+
+
 def test_a_slot_that_died_earlier_keeps_its_name(client):
     ranges = {"min_dp": 3, "max_dp": 3, "min_pp": 2, "max_pp": 2}
     client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 6, "ranges": ranges, "policy": "data_rerouting"}))
