@@ -150,6 +150,15 @@ def test_after_a_restart_state_comes_from_the_checkpoint(client):
     assert "New layers, whose state comes from the checkpoint." in details[0]
 
 
+@pytest.mark.parametrize("page", [HOME, f"{HOME}/why"])
+def test_the_time_of_a_search_is_told_where_there_was_one(client, page):
+    client.post("/v1/jobs", json=rerouted())
+    assert re.search(r"<dt>Search</dt><dd>[\d.]+ m?s</dd>", text_of(client.get(page)))
+    decision = client.post(EVENTS, json=event("a", 0, "w01")).json()["decision"]
+    assert decision["search"]["elapsed_seconds"] == 0
+    assert "<dt>Search</dt><dd>none</dd>" in text_of(client.get(page))
+
+
 def test_a_slot_that_died_earlier_keeps_its_name(client):
     ranges = {"min_dp": 3, "max_dp": 3, "min_pp": 2, "max_pp": 2}
     client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 6, "ranges": ranges, "policy": "data_rerouting"}))
