@@ -449,9 +449,10 @@ def test_what_if_asks_nothing_with_a_speed_that_none_is(visit, speed):
     page = visitor.page
     visitor.go(f"{HOME}/whatif?slow=w00&speed_ratio=0.5")
     answer, address = page.locator("#reply").inner_text(), page.url
+    page.clock.install()
     page.locator('input[name="speed_ratio"]').fill(speed)
     page.locator('input[name="speed_ratio"]').press("Tab")
-    page.wait_for_timeout(500)
+    page.clock.run_for(500)
     assert page.locator("#reply").get_attribute("aria-busy") is None
     assert (page.locator("#reply").inner_text(), page.url) == (answer, address)
 
