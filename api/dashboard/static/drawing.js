@@ -164,12 +164,11 @@ function labels({ context, panel, view, palette, gutter, height, y, from, to }) 
   context.fillRect(0, AXIS, gutter, height);
   const every = Math.max(1, Math.ceil((LOWEST_LABEL + 2) / view.rowHeight - 0.3));
   context.textAlign = "right";
-  for (let row = from; row < to; row += 1) {
-    if (row % every) continue;
+  for (let row = from - (from % every); row < to; row += every) {
     const { worker, isLost } = panel.rows[row];
     context.fillStyle = isLost ? palette.muted : palette.ink;
-    const top = Math.max(AXIS + 6, y(row) + view.rowHeight / 2);
-    context.fillText(worker.length > 9 ? `…${worker.slice(-8)}` : worker, gutter - 7, top, gutter - 10);
+    const middle = y(row) + Math.max(view.rowHeight, LOWEST_LABEL) / 2;
+    context.fillText(worker.length > 9 ? `…${worker.slice(-8)}` : worker, gutter - 7, middle, gutter - 10);
   }
   context.fillStyle = palette.card;
   context.fillRect(0, 0, gutter, AXIS - 1);

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -463,6 +464,34 @@ def picture(page):
         "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame("
         "() => resolve([...document.querySelectorAll('canvas')].at(-1).toDataURL()))))"
     )
+
+
+LABELS = """() => {
+  const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.clearRect = function (...all) {
+    window.heights = [];
+    clearRect.apply(this, all);
+  };
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...more) {
+    if (this.textAlign === "right") heights.push(y);
+    fillText.call(this, text, x, y, ...more);
+  };
+}"""
+"""Remembers how far down the names of the rows were written last."""
+
+
+def test_names_of_the_schedules_rows_do_not_touch(visit):
+    visitor = visit()
+    page = visitor.page
+    visitor.go(f"{LARGE}/schedule")
+    page.evaluate(LABELS)
+    for _ in range(6):
+        for scrolled in (1, 10, 0):
+            page.locator(".chart-box").evaluate("(box, top) => (box.scrollTop = top)", scrolled)
+            picture(page)
+            heights = page.evaluate("heights")
+            assert min(below - above for above, below in pairwise(heights)) >= 11
+        page.get_by_role("button", name="Rows +").click()
 
 
 def test_the_schedule_zooms_by_buttons_keys_and_wheel(visit):
