@@ -193,6 +193,13 @@ def test_no_page_is_wider_than_a_phone_whatever_people_call_things(visit, site):
     assert reason in visitor.page.locator("#ended").inner_text()
 
 
+def test_on_a_wide_screen_all_of_a_page_begins_at_one_line(visit):
+    visitor = visit(viewport={"width": 2560, "height": 1300})
+    visitor.go(HOME)
+    lefts = [visitor.page.locator(part).bounding_box()["x"] for part in (".brand", ".headline", ".figures-large")]
+    assert max(lefts) - min(lefts) < 1
+
+
 CUT = "(elements) => elements.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
 """By more than the fractions of a pixel to which widths are rounded."""
 SEEN_ENDS = """(elements) => elements.filter((each) => {
