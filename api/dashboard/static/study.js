@@ -1,7 +1,9 @@
-// What if: every click asks at once; the address always names the question that is answered.
+// What if: every click asks at once, and again until there is an answer; the address always names the question that is answered.
 
 const DELAY_MILLISECONDS = 200;
 const ANSWER_MILLISECONDS = 60000;
+const AGAIN_MILLISECONDS = 2000;
+const UNAVAILABLE = 503;
 
 export function answerAtOnce(form) {
   let timer = 0;
@@ -11,7 +13,7 @@ export function answerAtOnce(form) {
     asking.abort();
     asking = new AbortController();
     clearTimeout(timer);
-    timer = setTimeout(answer, DELAY_MILLISECONDS, form, asking.signal);
+    timer = setTimeout(answer, DELAY_MILLISECONDS, addressOf(form), asking.signal);
   };
   form.addEventListener("change", ask);
   form.addEventListener("submit", (event) => {
@@ -20,21 +22,29 @@ export function answerAtOnce(form) {
   });
 }
 
-async function answer(form, signal) {
-  const reply = document.getElementById("reply");
+function addressOf(form) {
   const query = new URLSearchParams(new FormData(form));
   const isEmpty = ["fail", "slow", "join", "fail_host"].every((name) => !query.has(name));
-  const url = isEmpty ? form.action : `${form.action}?${query}`;
+  return isEmpty ? form.action : `${form.action}?${query}`;
+}
+
+async function answer(url, signal) {
+  if (signal.aborted) return;
+  const reply = document.getElementById("reply");
   reply.setAttribute("aria-busy", "true");
   try {
     const response = await fetch(url, { signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MILLISECONDS)]) });
+    if (response.redirected) return location.assign(response.url);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const found = page.getElementById("reply") ?? page.querySelector(".empty");
     reply.replaceChildren(...found.childNodes);
     if (response.ok) history.replaceState(null, "", url);
+    if (response.status === UNAVAILABLE) setTimeout(answer, AGAIN_MILLISECONDS, url, signal);
     reply.dispatchEvent(new Event("answered", { bubbles: true }));
-  } catch (error) {
-    if (error.name !== "AbortError") reply.replaceChildren("The service does not answer; try again.");
+  } catch {
+    if (signal.aborted) return;
+    reply.replaceChildren("The service does not answer; it is asked again until it does.");
+    setTimeout(answer, AGAIN_MILLISECONDS, url, signal);
   } finally {
     if (!signal.aborted) reply.removeAttribute("aria-busy");
   }

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from api.access.tokens import NewToken, Scope
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.ending import Outcome
@@ -21,6 +22,7 @@ from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.core.overlay import WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat
 from kintsugi.core.plan import Policy
+from tests.api.access.world import issued
 from tests.builders import uniform_profile
 from tests.planner.overlay.world import mesh
 from tests.services import service
@@ -463,6 +465,54 @@ def test_what_if_asks_nothing_with_a_speed_that_none_is(visit, speed):
     page.clock.run_for(500)
     assert page.locator("#reply").get_attribute("aria-busy") is None
     assert (page.locator("#reply").inner_text(), page.url) == (answer, address)
+
+
+def test_what_if_asks_again_until_the_service_answers(visit):
+    visitor = visit()
+    page = visitor.page
+    visitor.go(f"{HOME}/whatif")
+    page.locator('label:has(input[name="fail"][value="w02"])').click()
+    page.locator("#reply td.slot-mended").nth(1).wait_for()
+    visitor.context.set_offline(True)
+    page.locator('label:has(input[name="fail"][value="w00"])').click()
+    page.locator("#reply", has_text="does not answer").wait_for()
+    visitor.context.set_offline(False)
+    page.locator("#reply td.slot-mended").nth(2).wait_for()
+    assert "fail=w00" in page.url
+    visitor.complaints = [text for text in visitor.complaints if "ERR_INTERNET_DISCONNECTED" not in text]
+
+
+def test_who_is_signed_in_no_more_signs_in_and_goes_on(chromium, tmp_path, monkeypatch):
+    monkeypatch.setenv("KINTSUGI_PLANS_AHEAD", "false")
+    monkeypatch.setenv("KINTSUGI_REQUIRE_TOKENS", "always")
+    database = tmp_path / "kintsugi.sqlite3"
+    token = issued(f"sqlite:///{database}", NewToken(name="all", scope=Scope.ADMINISTER))["all"]
+    with service(database) as process, Client(process.url, token=token) as client:
+        client.create_job(job="guarded", profile=uniform_profile(4), workers=4, settings=grid_of(4, 2, 2))
+        visitor = Visitor(chromium, process.url)
+        page = visitor.page
+
+        def sign_in():
+            page.locator("#token").fill(token)
+            page.get_by_role("button", name="Sign in").click()
+            page.locator("#live", has_text="live").wait_for()
+
+        try:
+            page.goto("/dashboard/jobs/guarded")
+            sign_in()
+            visitor.context.clear_cookies()
+            page.evaluate(HIDE, False)
+            sign_in()
+            assert urlsplit(page.url).path == "/dashboard/jobs/guarded"
+            page.goto("/dashboard/jobs/guarded/whatif")
+            visitor.context.clear_cookies()
+            page.locator('label:has(input[name="fail"][value="w00"])').click()
+            page.locator("#token").wait_for()
+            assert urlsplit(page.url).path == "/login"
+            sign_in()
+            assert page.url.endswith("/dashboard/jobs/guarded/whatif?fail=w00&speed_ratio=0.5")
+        finally:
+            visitor.context.close()
 
 
 def picture(page):
