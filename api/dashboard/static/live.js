@@ -9,6 +9,7 @@ const SETTLING_MILLISECONDS = 60;
 const LONGEST_PAUSE_MILLISECONDS = 15000;
 const SLOW_MILLISECONDS = 3000;
 const ANSWER_MILLISECONDS = 30000;
+const CLICK_MILLISECONDS = 500;
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
@@ -21,9 +22,10 @@ export async function stayTrue() {
     await visible();
     const slow = setTimeout(tell, SLOW_MILLISECONDS, "waiting for an answer", true);
     try {
-      await refresh(page);
+      const found = await changed(page);
       failures = 0;
       clearTimeout(slow);
+      if (found) await show(page.main, found);
       tell("live", false);
       await ear.next();
     } catch (error) {
@@ -67,20 +69,51 @@ function earOf({ job, stream: address }) {
   };
 }
 
-async function refresh(page) {
+// The page as it is now, if it is another one than before.
+async function changed(page) {
   const headers = page.etag ? { "If-None-Match": page.etag } : {};
   const response = await fetch(location.href, { cache: "no-store", headers, signal: AbortSignal.timeout(ANSWER_MILLISECONDS) });
-  if (response.status === 304) return;
-  if (response.redirected) return location.assign(response.url);
+  if (response.status === 304) return null;
+  if (response.redirected) {
+    location.assign(response.url);
+    return null;
+  }
   if (!response.ok) throw new Error(response.statusText);
   page.etag = response.headers.get("ETag");
   const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("main");
-  if (found.innerHTML === page.html) return;
+  if (found.innerHTML === page.html) return null;
   page.html = found.innerHTML;
-  const isNewer = found.dataset.generation !== page.main.dataset.generation;
-  page.main.dataset.generation = found.dataset.generation ?? "";
-  if (page.main.dataset.live === "replace") replace(page.main, found);
-  else if (isNewer) document.getElementById("newer").hidden = false;
+  return found;
+}
+
+async function show(main, found) {
+  if (main.dataset.live === "announce") return announce(main, found);
+  await unselected(main);
+  replace(main, found);
+}
+
+// What somebody selects stays as it is, to be copied; whoever gives it up by a click has clicked before the page changes.
+async function unselected(main) {
+  while (isSelected(main)) {
+    tell("waits while text is selected", true);
+    await new Promise((resolve) => document.addEventListener("selectionchange", resolve, { once: true }));
+    await pause(CLICK_MILLISECONDS);
+  }
+}
+
+function isSelected(main) {
+  const selection = getSelection();
+  return selection.type === "Range" && selection.containsNode(main, true);
+}
+
+// Where the page must not jump: how the job is doing, how the plan that is shown is doing, and whether there is a newer one.
+function announce(main, found) {
+  const newer = main.querySelector("#newer");
+  if (found.dataset.generation !== main.dataset.generation) newer.hidden = false;
+  for (const part of newer.hidden ? [".chips", "#notices"] : ["#notices"]) {
+    const [shown, now] = [main, found].map((each) => each.querySelector(part));
+    if (!shown.isEqualNode(now)) shown.replaceWith(now);
+  }
 }
 
 function replace(main, found) {

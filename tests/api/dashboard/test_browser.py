@@ -371,6 +371,38 @@ def test_a_newer_plan_is_announced_where_the_page_must_not_jump(visit, site):
     visitor.page.get_by_text("After: generation 1").wait_for()
 
 
+@pytest.mark.parametrize("name", ["schedule", "whatif"])
+def test_where_the_page_must_not_jump_it_tells_what_became_of_the_plan_and_the_job(visit, site, name):
+    _, client = site
+    job = f"told-{name}"
+    client.create_job(job=job, profile=uniform_profile(4), workers=4, settings=grid_of(4, 2, 2, Policy.DATA_REROUTING))
+    lose(client, job, "w01")
+    page = (visitor := visit()).page
+    visitor.go(f"/dashboard/jobs/{job}/{name}")
+    card = page.locator(".card").first.element_handle()
+    client.report(job, Report(generation=1, status=ReportStatus.APPLIED))
+    page.locator(".headline .chip-good").wait_for()
+    client.end(job, Outcome.COMPLETED)
+    page.locator("#ended").wait_for()
+    assert page.locator(".headline .chips", has_text="completed").count() == 1
+    assert card.evaluate("(card) => card.isConnected")
+
+
+def test_what_is_selected_stays_until_it_is_selected_no_more(visit, site):
+    _, client = site
+    client.create_job(job="copied", profile=uniform_profile(16), workers=8, settings=grid_of(12, 4, 2, Policy.DATA_REROUTING))
+    page = (visitor := visit()).page
+    visitor.go("/dashboard/jobs/copied")
+    page.get_by_role("heading", name="copied").select_text()
+    lose(client, "copied", "w01")
+    page.locator("#live", has_text="waits while text is selected").wait_for()
+    assert page.evaluate("getSelection().toString()") == "copied"
+    assert page.locator("td.slot-mended").count() == 0
+    page.get_by_role("heading", name="copied").click()
+    page.locator("#slot-0-1.slot-mended").wait_for()
+    page.locator("#live", has_text="live").wait_for()
+
+
 def test_the_list_shows_new_jobs(visit, site):
     _, client = site
     visitor = visit()
