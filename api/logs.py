@@ -12,7 +12,7 @@ import structlog
 from structlog.typing import EventDict, ExcInfo
 
 from api.settings import Settings
-from api.texts import escaped, shortened
+from api.texts import escaped, escaped_line, shortened
 
 STRANGE = ("Invalid HTTP request received.", "Unsupported upgrade request.", "No supported WebSocket library detected.")
 """How uvicorn begins to tell, each time, what strangers send; `Gibberish` says it now and then, and the rest is of no interest."""
@@ -35,7 +35,7 @@ def configure(settings: Settings) -> None:
             structlog.processors.JSONRenderer(),
         ]
         if settings.log_format == "json"
-        else [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_trace)]
+        else [escaped_line, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_trace)]
     )
     structlog.configure(
         processors=[
@@ -57,11 +57,6 @@ def configure(settings: Settings) -> None:
 def _shorten(_logger: object, _method: str, line: EventDict) -> EventDict:
     """Cut long texts: paths and names are whatever others send."""
     return {name: shortened(value) if isinstance(value, str) else value for name, value in line.items()}
-
-
-def _escape(_logger: object, _method: str, line: EventDict) -> EventDict:
-    """Write as escapes what would steer the terminal of whoever reads; JSON does so by itself."""
-    return {name: escaped(value) if isinstance(value, str) else value for name, value in line.items()}
 
 
 def _trace(into: TextIO, error: ExcInfo) -> None:

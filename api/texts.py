@@ -1,6 +1,8 @@
 """Texts of others on their way to people: fit to be shown wherever they are shown."""
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 from kintsugi.core.checks import LONGEST_NAME
 
@@ -24,3 +26,8 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
+
+
+def escaped_line(_logger: object, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A processor of structlog for lines that a terminal may show."""
+    return {name: escaped(value) if isinstance(value, str) else value for name, value in line.items()}

@@ -4,10 +4,16 @@ import sys
 
 import structlog
 
+from api.texts import escaped_line
+
 
 def log_to_stderr() -> None:
-    """Send the log of this process to standard error, in colours on a terminal."""
+    """Send the log of this process to standard error, in colours on a terminal, which what it tells of others cannot steer."""
     structlog.configure(
-        processors=[*structlog.get_config()["processors"][:-1], structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+        processors=[
+            *structlog.get_config()["processors"][:-1],
+            escaped_line,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

@@ -1,7 +1,22 @@
-"""The terminal: texts appear on it as they are, for names from outside may hold what rich takes for markup."""
+"""The terminal: texts appear on it as they are, for names from outside may hold what rich takes for markup.
+
+What would steer it is written as Python does: reasons, names and files may be those of others.
+"""
+
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+
+from api.texts import escaped
+
+
+class _Terminal(Console):
+    """Shows texts, titles and cells escaped."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What becomes of every text that comes without a style."""
+        return super().render_str(escaped(text), **options)
 
 
 def terminal(*, stderr: bool = False, width_of_files: int | None = None) -> Console:
@@ -11,7 +26,7 @@ def terminal(*, stderr: bool = False, width_of_files: int | None = None) -> Cons
         stderr: standard error instead of standard output.
         width_of_files: columns where the output is no terminal; as rich has it by default.
     """
-    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    console = _Terminal(stderr=stderr, markup=False, emoji=False, highlight=False)
     if width_of_files is not None and not console.is_terminal:
         console.width = width_of_files
     return console
@@ -19,4 +34,4 @@ def terminal(*, stderr: bool = False, width_of_files: int | None = None) -> Cons
 
 def styled(style: str, text: str, rest: str = "") -> Text:
     """`text` in a style, and `rest` without."""
-    return Text.assemble((text, style), rest)
+    return Text.assemble((escaped(text), style), escaped(rest))

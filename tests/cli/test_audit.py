@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kintsugi.cli import main
+from kintsugi.runtime.layout import JOURNALS
 from kintsugi.runtime.records.journal import Source
 from tests.runtime.journals import Scribe
 
@@ -48,6 +49,14 @@ def test_a_run_that_is_wrong_names_what_is(scribe, capsys):
     scribe.train(range(2, 7))
     assert run(scribe.run, "--format", "json") == 1
     assert any("committed twice" in problem for problem in json.loads(capsys.readouterr().out)["problems"])
+
+
+def test_a_journal_that_somebody_named_does_not_steer_the_terminal(scribe, capsys):
+    (scribe.run / JOURNALS / "w\x1b[2J.jsonl").write_text("no journal\n")
+    assert run(scribe.run) == 1
+    printed = capsys.readouterr().out
+    assert r"w\x1b[2J.jsonl" in printed
+    assert "\x1b" not in printed
 
 
 def test_equal_problems_are_one_line_with_a_total(scribe, capsys):

@@ -1,14 +1,16 @@
-"""What commands print for people shows names from outside as they are."""
+"""What commands print for people shows names from outside as they are, but for what would steer a terminal."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 from rich.table import Table
 
 import kintsugi.cli
 from kintsugi.cli import main
 from kintsugi.cli.audit import _print
+from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster, Worker
@@ -29,6 +31,28 @@ def test_a_name_is_shown_as_it_is(name, capsys):
     console.print(table)
     console.print(styled("red", name, name))
     assert capsys.readouterr().out.count(name) == 6
+
+
+def test_what_would_steer_a_terminal_is_escaped(capsys):
+    name, shown = "w\x1b]0;title\x07", r"w\x1b]0;title\x07"
+    table = Table(title=name)
+    table.add_column(name)
+    table.add_row(name)
+    console = terminal()
+    console.print(name)
+    console.print(table)
+    console.print(styled("red", name, name))
+    printed = capsys.readouterr().out
+    assert printed.count(shown) == 6
+    assert "\x1b" not in printed
+
+
+def test_a_log_on_standard_error_does_not_steer_it(capsys):
+    log_to_stderr()
+    structlog.get_logger("kintsugi.runtime").warning("w\x1b[2J failed", reason="its\x1b[31mtext")
+    told = capsys.readouterr().err
+    assert r"w\x1b[2J failed" in told
+    assert r"its\x1b[31mtext" in told
 
 
 @pytest.mark.parametrize("name", NAMES)
