@@ -55,14 +55,12 @@ def matrix(
     if dry_run:
         _print_names(asked.cells(chosen), form)
         return 0
-    manifest = None
-    if not report:
-        try:
-            manifest = _run(chosen, folder, asked)
-        except StoppedError:
-            terminal(stderr=True).print("stopped; the same command goes on")
-            return INTERRUPTED
-    written = write_report(folder)
+    try:
+        manifest = None if report else _run(chosen, folder, asked)
+        written = write_report(folder)
+    except (StoppedError, KeyboardInterrupt):  # inside a cell's job, and beside it
+        terminal(stderr=True).print("stopped; the same command goes on")
+        return INTERRUPTED
     _print(written, manifest, form)
     return 0 if written.is_accepted else 1
 

@@ -216,11 +216,15 @@ def test_a_folder_that_cannot_be_made_is_refused_by_name(capsys, tmp_path, place
     assert capsys.readouterr().err.lstrip().startswith("kintsugi: folder: is no folder that can be made and written to")
 
 
-def test_who_stops_it_is_told_how_to_go_on(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stop", [StoppedError("stopped", field="cell"), KeyboardInterrupt()])
+@pytest.mark.parametrize("work", ["run_matrix", "write_report"])
+@pytest.mark.usefixtures("executed")
+def test_who_stops_it_is_told_how_to_go_on(capsys, tmp_path, monkeypatch, work, stop):
     def stopped(*_):
-        raise StoppedError("stopped", field="cell")
+        raise stop
 
-    monkeypatch.setattr(command, "run_matrix", stopped)
+    monkeypatch.setattr(command, "MATRIX", MATRIX)
+    monkeypatch.setattr(command, work, stopped)
     with pytest.raises(SystemExit, match="130"):
         main(["matrix", str(tmp_path)])
     assert capsys.readouterr().err.endswith("stopped; the same command goes on\n")
