@@ -177,12 +177,14 @@ def divergences(results: Results) -> Table:
             Column(key="mean_loss_difference", title="mean loss difference", form=".1e"),
             Column(key="largest_loss_difference", title="largest", form=".1e"),
             Column(key="largest_parameter_distance", title="largest parameter distance", form=".1e"),
+            Column(key="parameters_compared_ratio", title="parameters compared", form=".0%"),
             Column(key="held_out_loss", title="held-out loss", form=".4f"),
             Column(key="held_out_accuracy", title="held-out accuracy", form=".2%"),
         ),
         rows=tuple(rows),
         note="Differences of losses are absolute, means over steps and seeds; distances of parameters are shares of the "
-        "reference's L2 norm. The paper has 0.0660 for blocking and 0.0669 for overlapped (equation 8).",
+        "reference's L2 norm, and where less than 100 % were compared, samples of them are missing. The paper has 0.0660 for "
+        "blocking and 0.0669 for overlapped (equation 8).",
     )
 
 
@@ -195,6 +197,15 @@ def _apart(results: Results, records: Iterable[CellRecord]) -> tuple[Value, ...]
         fmean(apart.mean_loss for apart in known) if known else None,
         max((max(apart.loss.values()) for apart in known), default=None),
         max(distances, default=None),
+        _compared(results, runs),
         Interval.of([record.quality.held_out_loss for record in runs]),
         Interval.of(accuracies) if accuracies else None,
     )
+
+
+def _compared(results: Results, runs: Iterable[CellRecord]) -> float | None:
+    """The share of the samples of parameters that were compared with the reference's; null where none were to be."""
+    every = {record.cell: record.trace_every for record in runs if record.cell.variant is not Variant.REFERENCE}
+    steps = {cell: results.steps.get(cell, ()) for cell, number in every.items() if number}
+    wanted = sum(len(own) // number for cell, own in steps.items() if (number := every[cell]))
+    return sum(step.parameter_distance is not None for own in steps.values() for step in own) / wanted if wanted else None

@@ -132,6 +132,7 @@ def _record(orders: Orders, left: _Left) -> CellRecord:
         recovery_seconds=told.recovery_seconds,
         audit=proven,
         quality=_quality(orders),
+        trace_every=orders.trace_every,
         settings=_settings(orders, left),
     )
 

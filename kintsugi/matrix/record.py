@@ -148,6 +148,8 @@ class CellRecord:
     """From every failure to the first step after it begins."""
     audit: Verdict
     quality: Quality
+    trace_every: int | None = None
+    """Updates between two samples of the parameters; null in records that are older than this field."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Whatever else the cell was run with, for people to read."""
 
@@ -157,6 +159,8 @@ class CellRecord:
             checks.positive(name, getattr(self, name))
         for name in ("committed_steps", "trained_samples", "planned_failures"):
             checks.non_negative(name, getattr(self, name))
+        if self.trace_every is not None:
+            checks.positive("trace_every", self.trace_every)
         if self.useful_samples > self.trained_samples:
             raise InvalidInputError(
                 f"must be at least {self.useful_samples}, the samples of the committed steps",

@@ -1,7 +1,8 @@
 """Samples of the parameters while a job trains, and how far one run's are from another's.
 
-Up to so many evenly spaced values of every tensor are kept, every few updates. Every process appends them to a file of its own, one
-write per update, so that they survive it and training hardly waits for them.
+Up to so many evenly spaced values of every tensor are kept, every few updates. Every process appends them to a file of its own,
+update by update, so that they survive it and training hardly waits for them. A disk that takes no more ends the samples, not the
+training.
 """
 
 import hashlib
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import structlog
 import torch
 
+from kintsugi.core.errors import cause_of
 from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.record import StepRecord
 from kintsugi.matrix.store import read_steps, write_steps
@@ -25,6 +28,7 @@ TRACE = "trace"
 """Folder of a cell for samples of its parameters."""
 VALUES_PER_TENSOR = 256
 """Tensors with no more than that are kept whole."""
+_log = structlog.get_logger("kintsugi.matrix")
 
 OptimizerFactory = Callable[[NamedParameters], torch.optim.Optimizer]
 Trace = dict[int, dict[str, tuple[np.ndarray, int]]]
@@ -39,16 +43,23 @@ class Tracer:
         self._every = every
         names = "\n".join(name for name, _ in parameters)
         self._path = folder / f"{hashlib.sha256(names.encode()).hexdigest()[:12]}-{os.getpid()}.trace"
+        self._is_over = False
 
     def __call__(self, optimizer: torch.optim.Optimizer, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         """After an update. The optimizer counts them in its state, which survives failures."""
         num_updates = int(next(iter(optimizer.state.values()))["step"])
-        if num_updates % self._every:
+        if self._is_over or num_updates % self._every:
             return
-        samples = [_sample(parameter) for _, parameter in self._parameters]
+        try:
+            self._append(num_updates, [_sample(parameter) for _, parameter in self._parameters])
+        except OSError as error:
+            self._is_over = True  # what comes after a torn record could not be read
+            _log.warning("samples of the parameters are not written any more", file=str(self._path), reason=cause_of(error))
+
+    def _append(self, num_updates: int, samples: Sequence[np.ndarray]) -> None:
         if not self._path.exists():
             self._begin(samples)
-        with self._path.open("ab", buffering=0) as file:
+        with self._path.open("ab") as file:  # buffered, for that writes all of it or raises
             file.write(np.concatenate([[float(num_updates)], *samples]).tobytes())
 
     def _begin(self, samples: Sequence[np.ndarray]) -> None:
@@ -84,9 +95,18 @@ def read_trace(folder: Path) -> Trace:
 
 
 def compare(cell: Cell, reference: Cell, matrix: Path) -> None:
-    """Write the distances of a cell that is done from its reference into its steps; its own samples are removed."""
-    apart = distances(read_trace(cell.folder(matrix) / TRACE), read_trace(reference.folder(matrix) / TRACE))
-    write_steps(cell, [_with_distance(step, apart) for step in read_steps(cell, matrix)], matrix)
+    """Write the distances of a cell that is done from its reference into its steps; its own samples are removed.
+
+    The log says of how many updates samples are missing in one of the two.
+    """
+    own, others = (read_trace(each.folder(matrix) / TRACE) for each in (cell, reference))
+    apart = distances(own, others)
+    steps = [_with_distance(step, apart) for step in read_steps(cell, matrix)]
+    write_steps(cell, steps, matrix)
+    sampled = [step for step in steps if step.global_step + 1 in own.keys() | others.keys()]
+    if missing := sum(step.parameter_distance is None for step in sampled):
+        told = "parameters are not compared after every update that they were to be: samples are missing"
+        _log.warning(told, cell=cell.name, reference=reference.name, missing=missing, sampled=len(sampled))
     shutil.rmtree(cell.folder(matrix) / TRACE)
 
 

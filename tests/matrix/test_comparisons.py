@@ -126,6 +126,19 @@ def test_distances_are_told_per_suite_and_variant():
     assert found[1]["largest_loss_difference"] == pytest.approx(0.003)
 
 
+def test_a_report_tells_which_share_of_the_parameters_was_compared():
+    known = [records.record(cell(variant), trace_every=5) for variant in Variant]
+    results = records.results(known)
+    blocking = cell(Variant.BLOCKING)
+    results.steps[blocking] = tuple(
+        replace(step, parameter_distance=0.1 if step.global_step in (4, 9, 14) else None) for step in results.steps[blocking]
+    )
+    found = {row["variant"]: row["parameters_compared_ratio"] for row in rows(divergences(results))}
+    assert found["reference"] is None
+    assert found["blocking"] == pytest.approx(3 / 20)
+    assert {row["parameters_compared_ratio"] for row in rows(divergences(WHOLE))} == {None}  # records that do not say how many
+
+
 def swept(variant, every, flight, seed, scale):
     of = cell(variant, part=Part.SWEEP, every_steps=every, max_in_flight=flight, seed=seed)
     return records.record(of, scale=scale)

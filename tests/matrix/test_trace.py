@@ -3,6 +3,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import nn
 
 from kintsugi.matrix import store
@@ -12,12 +13,16 @@ from kintsugi.matrix.trace import TRACE, VALUES_PER_TENSOR, compare, distances, 
 from tests.matrix import records
 
 
+def optimizer_of(folder, every: int, *parameters: nn.Parameter) -> torch.optim.Optimizer:
+    factory = partial(AveragingAdamW, learning_rate=0.1, num_kept=2)
+    return traced(factory, folder, every, list(zip(("a.weight", "b.bias"), parameters, strict=True)))
+
+
 def train(folder, *, num_steps: int, every: int, seed: int, shift: float = 0.0) -> list[np.ndarray]:
     """Parameters after every update."""
     torch.manual_seed(seed)
     weight, bias = nn.Parameter(torch.randn(10, 7, dtype=torch.float64) + shift), nn.Parameter(torch.randn(3, dtype=torch.float64))
-    factory = partial(AveragingAdamW, learning_rate=0.1, num_kept=2)
-    optimizer = traced(factory, folder, every, [("a.weight", weight), ("b.bias", bias)])
+    optimizer = optimizer_of(folder, every, weight, bias)
     seen = []
     for _ in range(num_steps):
         optimizer.zero_grad()
@@ -60,6 +65,40 @@ def test_a_file_that_ended_within_its_first_line_holds_nothing(tmp_path):
     for name, text in (("empty", ""), ("torn", '[["a.weig')):
         (tmp_path / f"{name}.trace").write_text(text)
     assert read_trace(tmp_path).keys() == whole.keys() == {1, 2}
+
+
+def test_a_full_disk_ends_the_samples_with_one_warning_and_not_the_training(tmp_path):
+    weight, bias = nn.Parameter(torch.ones(10, 7)), nn.Parameter(torch.ones(3))
+    optimizer = optimizer_of(tmp_path / TRACE, 1, weight, bias)
+
+    def step() -> None:
+        weight.grad, bias.grad = torch.ones_like(weight), torch.ones_like(bias)
+        optimizer.step()
+
+    step()
+    (file,) = (tmp_path / TRACE).iterdir()
+    kept = file.rename(tmp_path / file.name)
+    file.symlink_to("/dev/full")
+    with capture_logs() as told:
+        step()
+        step()
+        file.unlink()  # there is room again, behind a record that may be torn
+        step()
+    assert [(line["event"], line["reason"]) for line in told] == [
+        ("samples of the parameters are not written any more", "No space left on device")
+    ]
+    assert list((tmp_path / TRACE).iterdir()) == []
+    assert read_trace(kept.parent).keys() == {1}
+
+
+def test_a_comparison_says_that_samples_are_missing(tmp_path):
+    mine, reference = records.cell(Variant.MEMORY), records.cell(Variant.REFERENCE)
+    store.write_steps(mine, records.steps(mine, distance=None), tmp_path)
+    for each, num_steps in ((mine, 4), (reference, 10)):
+        train(each.folder(tmp_path) / TRACE, num_steps=num_steps, every=2, seed=0)
+    with capture_logs() as told:
+        compare(mine, reference, tmp_path)
+    assert [(line["cell"], line["missing"], line["sampled"]) for line in told] == [(mine.name, 3, 5)]
 
 
 def test_a_comparison_that_was_stopped_as_it_removed_samples_keeps_what_it_told(tmp_path):
