@@ -4,8 +4,6 @@ Starts a service on a temporary database, tells it of some jobs and of what befe
 headless Chromium: the shell or the whole of it on the path, or what `KINTSUGI_CHROMIUM` names.
 """
 
-import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,12 +20,12 @@ from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
+from tests.chromium import CHROMIUM, MISSING
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 MODELS = Path("profiles/models")
-CHROMIUM = os.environ.get("KINTSUGI_CHROMIUM") or shutil.which("chromium-headless-shell") or shutil.which("chromium")
 PHASES = ("detected", "planned", "quiesced", "regrouped", "transferred", "resumed", "first_step")
 PICTURES = {
     "dashboard": ("/dashboard/jobs/llama2-7b", "#live"),
@@ -166,5 +164,5 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if CHROMIUM is None:
-        sys.exit("make_screenshots: no Chromium: apt-get install chromium-headless-shell, or set KINTSUGI_CHROMIUM")
+        sys.exit(f"make_screenshots: {MISSING}")
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))

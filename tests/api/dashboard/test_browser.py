@@ -1,8 +1,6 @@
 """The dashboard in a real browser: one service process with real jobs, one Chromium, for all tests."""
 
-import os
 import re
-import shutil
 import signal
 from dataclasses import replace
 from itertools import pairwise
@@ -24,17 +22,16 @@ from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, Overl
 from kintsugi.core.plan import Policy
 from tests.api.access.world import issued
 from tests.builders import uniform_profile
+from tests.chromium import CHROMIUM, MISSING
 from tests.planner.overlay.world import mesh
 from tests.services import service
 
 playwright_api = pytest.importorskip("playwright.sync_api")
 Axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe
-CHROMIUM = os.environ.get("KINTSUGI_CHROMIUM") or shutil.which("chromium-headless-shell") or shutil.which("chromium")
-"""The shell shows pages and nothing else: the same tests take half of the processor time."""
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium-headless-shell, or set KINTSUGI_CHROMIUM"),
+    pytest.mark.skipif(CHROMIUM is None, reason=MISSING),
 ]
 
 PATIENCE_MILLISECONDS = 120_000
