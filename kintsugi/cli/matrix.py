@@ -7,6 +7,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kintsugi.cli import INTERRUPTED
+from kintsugi.cli.errors import tell
 from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import styled, terminal
@@ -59,7 +60,7 @@ def matrix(
         manifest = None if report else _run(chosen, folder, asked)
         written = write_report(folder)
     except (StoppedError, KeyboardInterrupt):  # inside a cell's job, and beside it
-        terminal(stderr=True).print("stopped; the same command goes on")
+        tell("stopped; the same command goes on")
         return INTERRUPTED
     _print(written, manifest, form)
     return 0 if written.is_accepted else 1

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from kintsugi.cli import INFEASIBLE, INTERRUPTED
+from kintsugi.cli.errors import tell
 from kintsugi.cli.logs import log_to_stderr
-from kintsugi.cli.terminal import terminal
 from kintsugi.runtime.supervising.supervision import TOLD_TO_END, SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
 
@@ -28,14 +28,13 @@ def supervise(
     log_to_stderr()
     policy = SupervisorPolicy(max_restarts=max_restarts, max_idle_restarts=max_idle_restarts, pause_seconds=pause_seconds)
     record = Supervisor(command=command, run=run, policy=policy).supervise()
-    console = terminal(stderr=True)
     for attempt in record.own_attempts:
         how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else attempt.not_started_because)
         before, after = ("none" if step is None else f"of step {step}" for step in (attempt.step_before, attempt.step_after))
         steps = f"checkpoint {before} -> {after}"
-        console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
+        tell(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
     if record.state is SupervisorState.FAILED:
-        console.print(f"gave up: {record.stopped_because}")
+        tell(f"gave up: {record.stopped_because}")
     if record.state is SupervisorState.COMPLETED:
         return 0
     return INTERRUPTED if record.stopped_because == TOLD_TO_END else INFEASIBLE

@@ -1,10 +1,13 @@
 """`kintsugi supervise`: how it ends and what it says."""
 
+import os
+import subprocess
 import sys
 
 import pytest
 
 from kintsugi.cli import main
+from kintsugi.runtime.supervising.supervision import read_record
 
 
 def run(*arguments) -> int:
@@ -31,6 +34,29 @@ def test_the_standard_output_is_the_commands_own(tmp_path, capfd):
     told = capfd.readouterr()
     assert told.out == "from the job\n"
     assert "attempt ended" in told.err
+
+
+@pytest.mark.processes
+def test_a_command_is_started_again_where_nobody_reads_how_it_goes(tmp_path):
+    nobody, stderr = os.pipe()
+    os.close(nobody)
+    code = "import os, sys; sys.exit(int(os.environ['KINTSUGI_ATTEMPT']) == 0)"
+    command = [
+        sys.executable,
+        "-m",
+        "kintsugi.cli",
+        "supervise",
+        str(tmp_path),
+        "--pause-seconds",
+        "0",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    ]
+    with open(stderr, "w") as unread:
+        assert subprocess.run(command, stderr=unread, timeout=120, check=False).returncode == 0
+    assert [attempt.exit_code for attempt in read_record(tmp_path).attempts] == [1, 0]
 
 
 def test_a_command_is_needed(tmp_path):
