@@ -1,7 +1,7 @@
 """The process of a cell's job: `python -m kintsugi.matrix.child ORDERS`. Its supervisor starts it again when it ends early.
 
 Ctrl-C ends it without a word, also while it imports, which takes a second of each life: whoever stops a matrix is told so by the
-command.
+command. Whatever it and its workers say goes to standard error: the command's standard output is for the report.
 """
 
 import os
@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 INTERRUPTED = 130
+_STDOUT = 1
 
 
 def main() -> None:
     """Live as the orders say; exits 130 after Ctrl-C."""
+    if sys.stderr is not None:
+        os.dup2(sys.stderr.fileno(), _STDOUT)
     try:
         _live()
     except KeyboardInterrupt:
@@ -29,9 +32,7 @@ def _live() -> None:
     from kintsugi.runtime.supervising.supervisor import ATTEMPT_VARIABLE
 
     torch.set_num_threads(1)
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(30), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
-    )
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     live(load(Orders, Path(sys.argv[1])), attempt=int(os.environ.get(ATTEMPT_VARIABLE, "0")))
 
 

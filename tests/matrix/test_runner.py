@@ -14,7 +14,7 @@ from kintsugi.cli import matrix as command
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError, WorkerError
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
-from kintsugi.matrix import child, runner, store
+from kintsugi.matrix import runner, store
 from kintsugi.matrix.cell import Variant
 from kintsugi.matrix.data import export
 from kintsugi.matrix.execution import StoppedError
@@ -230,14 +230,20 @@ def test_who_stops_it_is_told_how_to_go_on(capsys, tmp_path, monkeypatch, work, 
     assert capsys.readouterr().err.endswith("stopped; the same command goes on\n")
 
 
-def test_a_stopped_life_ends_without_a_word(capsys, monkeypatch):
-    def interrupted():
-        raise KeyboardInterrupt
+def lived(code: str) -> subprocess.CompletedProcess[str]:
+    """A process of a cell's job that does nothing else."""
+    script = f"from kintsugi.matrix import child\ndef live():\n    {code}\nchild._live = live\nchild.main()"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
-    monkeypatch.setattr(child, "_live", interrupted)
-    with pytest.raises(SystemExit, match="130"):
-        child.main()
-    assert capsys.readouterr() == ("", "")
+
+def test_a_stopped_life_ends_without_a_word():
+    ended = lived("raise KeyboardInterrupt")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_what_the_processes_of_a_cell_say_is_no_part_of_the_report():
+    ended = lived("import os; print('told', flush=True); os.system('echo by a worker')")
+    assert (ended.stdout, ended.stderr) == ("", "told\nby a worker\n")
 
 
 def test_cells_are_named_or_reported_not_both(capsys, tmp_path):
