@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import forkserver as servers
-from multiprocessing.context import ForkServerContext
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,20 @@ def forkserver() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     return context
+
+
+def start_process(
+    name: str, main: Callable[[Connection], object], *, is_duplex: bool = True
+) -> tuple[ForkServerProcess, Connection]:
+    """Start a process that calls `main`, a function or partial that can be sent, with its end of a pipe; it, and our end."""
+    context = forkserver()
+    ours, theirs = context.Pipe(is_duplex)
+    process = context.Process(target=main, args=(theirs,), name=f"kintsugi-{name}", daemon=True)
+    try:
+        process.start()
+    finally:
+        theirs.close()
+    return process, ours
 
 
 def name_process(worker: str) -> None:

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from typing import Any
 import structlog
 
 from kintsugi.core.errors import ReconfigurationError
+from kintsugi.runtime.forking import start_process
 from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.workers.entry import worker_main
 
-WorkerMain = Callable[[str, Connection, Callable[[], TrainingJob], WorkerOptions], None]
+WorkerMain = Callable[[str, Callable[[], TrainingJob], WorkerOptions, Connection], None]
 """Entry point of a worker process."""
 
 _DIRECT_BYTES = 65_536
@@ -89,7 +90,6 @@ class WorkerHandle:
         worker: str,
         make_job: Callable[[], TrainingJob],
         options: WorkerOptions,
-        context: ForkServerContext,
         main: WorkerMain = worker_main,
     ) -> None:
         self.worker = worker
@@ -111,17 +111,10 @@ class WorkerHandle:
         """Of a process that was fenced; below 0 it is the signal that ended it."""
         self._has_ended = False
         """Whether it had ended before it was fenced."""
-        self.connection, theirs = context.Pipe()
         self.is_broken = False
         """Whether the pipe is at its end or in the middle of a message that does not go on."""
+        self.process, self.connection = start_process(worker, partial(main, worker, make_job, options))
         _limit_reading(self.connection, _SENTENCE_SECONDS)
-        self.process: ForkServerProcess = context.Process(
-            target=main, args=(worker, theirs, make_job, options), name=f"kintsugi-{worker}", daemon=True
-        )
-        try:
-            self.process.start()
-        finally:
-            theirs.close()
 
     @property
     def pid(self) -> int:

@@ -8,7 +8,6 @@ from multiprocessing.connection import Connection, wait
 import structlog
 
 from kintsugi.core.errors import ConflictError, ReconfigurationError, WorkerError
-from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
@@ -47,9 +46,8 @@ class Fleet:
 
     def start(self, workers: Sequence[str]) -> None:
         """Start one process per worker; returns before they know their model."""
-        context = forkserver()
         for worker in workers:
-            self.handles[worker] = WorkerHandle(worker, self._make_job, self._options, context, self._main)
+            self.handles[worker] = WorkerHandle(worker, self._make_job, self._options, self._main)
 
     def invite(self, worker: str) -> None:
         """Start a process for a worker that comes back or is new; the failure script was its predecessor's.
@@ -59,7 +57,7 @@ class Fleet:
         """
         if worker in self.handles or worker in self.arrivals:
             raise ConflictError("is here already", field="worker", value=worker)
-        self.arrivals[worker] = WorkerHandle(worker, self._make_job, replace(self._options, faults=()), forkserver(), self._main)
+        self.arrivals[worker] = WorkerHandle(worker, self._make_job, replace(self._options, faults=()), self._main)
 
     def admit(self) -> list[WorkerHandle]:
         """Take in the arrivals that know their model."""

@@ -4,12 +4,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any, TypeVar
 
 from kintsugi.core.errors import KintsugiError, UnavailableError, WorkerError, error_from
-from kintsugi.runtime.forking import end_with_fork_server, forkserver, name_process
+from kintsugi.runtime.forking import end_with_fork_server, name_process, start_process
 from kintsugi.runtime.measuring.probe import EARLY_ENDS
 from kintsugi.runtime.messages import Failed
 
@@ -52,14 +53,8 @@ def measured_apart(
         WorkerError: something else was raised there, or the process ended by itself.
         UnavailableError: the process told nothing for too long.
     """
-    context = forkserver()
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_main, args=(theirs, measure), name="kintsugi-measuring", daemon=True)
+    process, ours = start_process("measuring", partial(_main, measure), is_duplex=False)
     with ours:
-        try:
-            process.start()
-        finally:
-            theirs.close()
         try:
             answer: Answer = _heard(ours, process, progress, silence_seconds)
         finally:
@@ -91,7 +86,7 @@ def _error_of(message: Failed) -> KintsugiError:
     return WorkerError(f"raised while it was measured:\n{message.traceback}", field="make_job")
 
 
-def _main(connection: Connection, measure: Callable[[Progress], Any]) -> None:
+def _main(measure: Callable[[Progress], Any], connection: Connection) -> None:
     end_with_fork_server()
     name_process("measuring")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

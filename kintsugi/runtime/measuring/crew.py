@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from types import TracebackType
@@ -19,7 +20,7 @@ from typing import Any, NoReturn, Self
 import torch
 
 from kintsugi.core.errors import UnavailableError
-from kintsugi.runtime.forking import forkserver
+from kintsugi.runtime.forking import start_process
 from kintsugi.runtime.messages import Delivered, Published
 from kintsugi.runtime.options import WorkerOptions
 from restorer.groups import Groups
@@ -55,14 +56,7 @@ class Crew(AbstractContextManager["Crew"]):
 
     def start(self, name: str, main: Callable[..., None], *arguments: Any) -> None:
         """Start a process whose entry point is called with `arguments` and its end of the pipe."""
-        context = forkserver()
-        ours, theirs = context.Pipe()
-        self._connections[name] = ours
-        process = context.Process(target=main, args=(*arguments, theirs), name=f"kintsugi-{name}", daemon=True)
-        try:
-            process.start()
-        finally:
-            theirs.close()
+        process, self._connections[name] = start_process(name, partial(main, *arguments))
         self._processes.append(process)
 
     def __enter__(self) -> Self:

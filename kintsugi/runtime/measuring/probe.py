@@ -6,13 +6,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerContext
 
 from kintsugi.core import checks
 from kintsugi.core.cluster import worker_name
 from kintsugi.core.errors import UnavailableError, WorkerError
 from kintsugi.core.profile import LinkCost, Network, Recovery
-from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.measuring.peers import Peers
 from kintsugi.runtime.messages import Failed, Started
 from kintsugi.runtime.models import TrainingJob
@@ -87,22 +85,19 @@ def probe(
 
 def _lives(make_job: Callable[[], TrainingJob], num_workers: int, timeout_seconds: float) -> tuple[float, float]:
     """From the start of all workers to the last one's knowing its model, and the median from SIGKILL to the sentinel."""
-    context = forkserver()
     with ExitStack() as stack:
-        _start(1, make_job, context, stack, timeout_seconds)
+        _start(1, make_job, stack, timeout_seconds)
         began = time.monotonic()
-        handles = _start(num_workers, make_job, context, stack, timeout_seconds)
+        handles = _start(num_workers, make_job, stack, timeout_seconds)
         restart_seconds = time.monotonic() - began
         return restart_seconds, statistics.median(_seconds_to_sentinel(handle, timeout_seconds) for handle in handles)
 
 
-def _start(
-    num_workers: int, make_job: Callable[[], TrainingJob], context: ForkServerContext, stack: ExitStack, timeout_seconds: float
-) -> list[WorkerHandle]:
+def _start(num_workers: int, make_job: Callable[[], TrainingJob], stack: ExitStack, timeout_seconds: float) -> list[WorkerHandle]:
     """Workers that know their model; `stack` ends them."""
     handles = []
     for index in range(num_workers):
-        handle = WorkerHandle(worker_name(index), make_job, WorkerOptions(), context)
+        handle = WorkerHandle(worker_name(index), make_job, WorkerOptions())
         stack.callback(handle.fence)
         handles.append(handle)
     for handle in handles:

@@ -11,7 +11,6 @@ import pytest
 from estimator.program import compile_program
 from kintsugi.core.decision import Migration
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint
-from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import (
     CallOff,
     Collect,
@@ -87,7 +86,7 @@ class Correspondence:
 def a_worker(make_job=tiny_gpt, **options):
     """One worker process, ended at the end."""
     with leaves_nothing():
-        handle = WorkerHandle("w00", make_job, WorkerOptions(**options), forkserver())
+        handle = WorkerHandle("w00", make_job, WorkerOptions(**options))
         try:
             yield Correspondence(handle)
         finally:
