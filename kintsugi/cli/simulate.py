@@ -18,7 +18,7 @@ from kintsugi.simulator.policies import ALL, chosen
 from kintsugi.simulator.rows import Row
 from kintsugi.simulator.scenario import Scenario, load, names
 from kintsugi.simulator.summary import summarised
-from kintsugi.simulator.sweep import Result, Task, executor_for, in_order, run_all, tasks_of
+from kintsugi.simulator.sweep import MOST_RUNS, Result, Task, executor_for, in_order, run_all, tasks_of
 from kintsugi.simulator.variations import parsed
 
 HELP = """What would have happened to a job, under every policy.
@@ -41,7 +41,7 @@ def simulate(
     scenario: Annotated[str, typer.Option("--scenario", help=f"A file, or one of: {', '.join(names())}.")],
     trace: Annotated[Path | None, typer.Option("--trace", help="Arrivals and preemptions in the place of the scenario's.")] = None,
     vary: Annotated[list[str] | None, typer.Option("--vary", help="Such as spares=0..8 or mtbf=3600,7200; repeatable.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs of every combination and policy.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs of every combination and policy.", min=1, max=MOST_RUNS)] = 1,
     policies: Annotated[
         list[str] | None, typer.Option("--policies", help=f"Of {', '.join(ALL)}, published, pinned, all (the default).")
     ] = None,

@@ -9,6 +9,8 @@ from kintsugi.matrix.cell import Cell, Part, Suite, Variant
 from kintsugi.matrix.data import DIGITS, TEXT
 from kintsugi.matrix.workload import WORLD_SIZE, Model, Schedule
 
+MOST_SEEDS = 1_000
+
 BASE = Schedule(name="base", at=(0.25, 0.75))
 """After 400 and 1,200 of the paper's 1,600 steps (ECRL, section 5.3)."""
 LATE = Schedule(name="late", at=(0.5, 0.875))
@@ -110,8 +112,8 @@ def with_seeds(matrix: Matrix, num_seeds: int) -> Matrix:
     """The same with seeds 0 to `num_seeds` - 1.
 
     Raises:
-        InvalidInputError: there must be one at least.
+        InvalidInputError: there must be one at least, and no more than anybody has the time for.
     """
-    if num_seeds < 1:
-        raise InvalidInputError("must be at least 1", field="seeds", value=num_seeds)
+    if not 1 <= num_seeds <= MOST_SEEDS:
+        raise InvalidInputError(f"must be 1 to {MOST_SEEDS:,}", field="seeds", value=num_seeds)
     return replace(matrix, seeds=tuple(range(num_seeds)))

@@ -34,6 +34,13 @@ def short(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("number", [0, 10**9, 10**30])
+def test_seeds_that_nobody_can_wait_for_are_refused(ask, short, number):
+    status, _, err = ask("--scenario", short, "--policies", "oobleck", "--seeds", number)
+    assert status == 2
+    assert "'--seeds'" in err
+
+
 def test_json_is_one_document(ask, short):
     status, out, _ = ask("--scenario", short, "--policies", "oobleck,varuna", "--vary", "spares=0..1", "--format", "json")
     assert status == 0

@@ -86,6 +86,12 @@ def test_patterns_choose_cells_and_name_at_least_one():
         Asked(only=("nothing",)).cells(Matrix())
 
 
+@pytest.mark.parametrize("number", [0, 10**9, 10**30])
+def test_seeds_that_nobody_can_wait_for_are_refused(number):
+    with pytest.raises(InvalidInputError, match=r"seeds: must be 1 to 1,000"):
+        with_seeds(Matrix(), number)
+
+
 def test_matrices_are_alike_whatever_their_seeds():
     assert with_seeds(Matrix(), 5).without_seeds == Matrix().without_seeds
     assert replace(Matrix(), max_in_flight=1).without_seeds != Matrix().without_seeds
