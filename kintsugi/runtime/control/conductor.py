@@ -289,10 +289,10 @@ class Conductor:
             return True
         if not isinstance(error, StateLostError):
             return self._refuse_joining(error)
-        if self.progress.losses or settlement.start_step > 0:
+        if self._applied is not None and (self.progress.losses or settlement.start_step > 0):
             return False
         self._applied = None
-        self._decider.start_over(self._roster.restart(self._fleet.handles))  # every layer starts from its seed again
+        self._decider.start_over(self._roster.restart(self._fleet.handles))  # from the seed, or where an earlier life had come to
         return True
 
     def _keep_leaving(self, error: KintsugiError) -> bool:

@@ -182,6 +182,16 @@ def test_another_life_goes_on_with_what_an_optimizer_keeps_in_its_groups(tmp_pat
     assert_same(result, run(partial(averaging, num_steps=NUM_STEPS), request_for(averaging(), 2, 3)))
 
 
+def test_nothing_is_lost_of_what_an_earlier_life_trained_before_this_one_begins(tmp_path):
+    first = recorded(tmp_path, restartable(2, 3), num_steps=3)
+    request = restartable(1, 3)
+    pinned = replace(request, settings=replace(request.settings, policy=Policy.DYNAMIC_PARALLELISM))
+    result = recorded(tmp_path, pinned, fail_at(None, "w01", "start"))
+    assert result.losses[:3] == first.losses
+    assert_same(result, reference())
+    assert proven(tmp_path).undone == ()
+
+
 def test_a_life_that_has_nothing_left_to_train_ends_at_once(tmp_path):
     first = recorded(tmp_path, restartable(2, 3), num_steps=2)
     again = recorded(tmp_path, restartable(1, 2), num_steps=2)
