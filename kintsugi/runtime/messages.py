@@ -67,6 +67,8 @@ class Prepare:
     """The step before which a job ends that was concluded; null: its own end."""
     compared: tuple[Slot, ...] = ()
     """Who is to hold the same of which layers before anything moves."""
+    is_unsaved: bool = False
+    """Whether all is trained, and that is to be written down: who wrote it was lost, or it was not trusted."""
 
     def steps(self, num_steps: int) -> range:
         """What is to be trained of a job of `num_steps`."""

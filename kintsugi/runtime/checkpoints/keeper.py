@@ -58,6 +58,8 @@ class Keeper:
         """Of the latest checkpoint; the thread that commits writes it."""
         self._restored_step = 0
         """Of the state that all took from a checkpoint, or from the seed."""
+        self._removed_step: int | None = None
+        """Of the latest checkpoint that was not trusted, until its step is written anew."""
         self._compares = compares
         self._awaited_step: int | None = None
         """Of the latest checkpoint, while an older one stays because its state was not compared yet."""
@@ -84,6 +86,11 @@ class Keeper:
     def has_kept(self, steps: int) -> bool:
         """Whether another life would go on behind so many steps, from a state that all holders of its layers held alike."""
         return self.kept_step >= steps and (not self._compares or self._is_compared(self.kept_step))
+
+    def lacks_end(self, step: int) -> bool:
+        """Whether nothing is left to train from `step` on, and no checkpoint has that; one that is being written counts as none."""
+        is_end = self._options is not None and step == self._options.geometry.num_steps
+        return is_end and (self.kept_step < step or self._removed_step == step)
 
     @property
     def every_steps(self) -> int | None:
@@ -172,6 +179,8 @@ class Keeper:
         elif not pending.missing:
             del self._pending[key]
             self._over.add(key)
+            if self._removed_step == message.step:
+                self._removed_step = None
             self._commits.append(self._disk.do(partial(self._commit, message, pending.parts, self._trusted_step)))
             if self._compares and not self._is_compared(message.step):
                 self._awaited_step = message.step
@@ -216,6 +225,7 @@ class Keeper:
         self._over.update((attempt, step) for attempt in self._writers)
         for key in [key for key in self._pending if key[1] == step]:
             self._discard(*key)
+        self._removed_step = step
         self._disk.do(partial(self._remove, step))
 
     @property

@@ -62,6 +62,7 @@ def preparation(
     checkpoint_every: int | None = None,
     stop_step: int | None = None,
     compares: bool = False,
+    is_unsaved: bool = False,
 ) -> dict[str, Prepare]:
     """The message for every member.
 
@@ -77,6 +78,7 @@ def preparation(
         checkpoint_every: interval in steps; null where it is not known yet.
         stop_step: before which the job ends early; null where it does not.
         compares: whether replicas are compared.
+        is_unsaved: whether all is trained, and no checkpoint has it.
     """
     is_anew = settlement.start_step == 0 or (restore is not None and restore.is_whole)
     compared = at_stake(applied, decision.plan, members) if compares and applied is not None and not is_anew else ()
@@ -99,6 +101,7 @@ def preparation(
             checkpoint_every=checkpoint_every,
             stop_step=stop_step,
             compared=compared,
+            is_unsaved=is_unsaved,
         )
         for worker in members
     }

@@ -85,6 +85,7 @@ class Preparer:
             checkpoint_every=self.keeper.every_steps,
             stop_step=self._stop_step,
             compares=self.options.worker.compares,
+            is_unsaved=self.keeper.lacks_end(start.settlement.start_step),
         )
 
     def _goes_back(self, decision: Decision) -> bool:

@@ -245,6 +245,8 @@ class WorkerProcess:
             self.tell(StepDone(self._attempt, step, record.loss, ended - began, ended, record.microbatches))
             if record.asks_for_checkpoint:
                 self._books.take(self._attempt, step + 1, self._staged.plan, executor.state, require_current)
+        if self._staged.is_unsaved:
+            self._books.take(self._attempt, self._staged.start_step, self._staged.plan, executor.state, require_current)
         executor.compare()
         self._books.drain(require_current)
         self.tell(Finished(self._attempt))

@@ -291,6 +291,7 @@ def test_without_a_folder_nothing_is_kept():
     keeper.lost("w00")
     keeper.give_up_incomplete({})
     assert not keeper.is_hopeful({})
+    assert not keeper.lacks_end(STEP)
     keeper.close()
 
 
@@ -341,6 +342,22 @@ def test_one_that_is_written_again_is_not_trusted_for_what_was_there_before(run)
     run.write_all(attempt=ATTEMPT + 1)
     run.keeper.distrust(STEP)
     assert run.keeper.newest() is None
+
+
+def test_the_end_is_lacking_until_a_checkpoint_has_it_and_again_once_that_is_not_trusted(run):
+    assert [run.keeper.lacks_end(step) for step in (STEP - 1, STEP)] == [False, True]
+    run.write_all()
+    assert run.keeper.newest().step == STEP
+    assert not run.keeper.lacks_end(STEP)
+    is_free = threading.Event()
+    run.keeper._disk.do(is_free.wait)  # what the disk is told of is not done yet
+    run.keeper.distrust(STEP)
+    assert run.keeper.lacks_end(STEP)
+    is_free.set()
+    run.keeper.expect(ATTEMPT + 1, WORKERS)
+    run.write_all(attempt=ATTEMPT + 1)
+    assert run.keeper.newest().step == STEP
+    assert not run.keeper.lacks_end(STEP)
 
 
 def test_the_newest_whose_state_was_compared_stays_until_that_of_a_later_one_was(tmp_path):

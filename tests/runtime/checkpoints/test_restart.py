@@ -230,3 +230,16 @@ def test_an_interval_is_found_from_what_checkpoints_cost_and_shown(tmp_path):
     assert result.interval.every_steps >= 1
     assert result.interval.daly_seconds > 0
     assert result.interval.mtbf_seconds == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("grid", "how"), [((2, 3), FaultKind.KILL), ((4, 1), FaultKind.FLIP)]
+)  # it takes its part of the last checkpoint along, or none of that checkpoint is trusted
+def test_a_loss_after_the_last_step_leaves_a_checkpoint_of_what_was_trained(tmp_path, grid, how):
+    strike = fail_at(NUM_STEPS - 1, "w01", "applied", how)
+    result = recorded(tmp_path, restartable(*grid), strike, checkpoints=CheckpointOptions(every_steps=4))
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+    assert steps_on_disk(tmp_path) == [4, NUM_STEPS]
+    assert recorded(tmp_path, restartable(1, 2)).digests.keys() == result.digests.keys()
+    proven(tmp_path)
