@@ -224,8 +224,11 @@ class CheckpointStore:
         shutil.rmtree(temporary, ignore_errors=True)
 
     def remove(self, step: int) -> None:
-        """Remove the checkpoint of a step, if there is one: it is whole, and wrong all the same."""
+        """Remove the checkpoint of a step, if there is one: it is whole, and wrong all the same. First it is the latest no more."""
         folder = self._folder / _name(step)
+        with suppress(OSError, UnavailableError):
+            if self._latest() == step:
+                self._point_before(step)
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
             self._log.warning("a checkpoint cannot be removed; its numbers may be wrong: remove it by hand", folder=str(folder))
@@ -338,6 +341,13 @@ class CheckpointStore:
 
     def _point_to(self, name: str) -> None:
         replace_whole(self._folder / LATEST, dumps(_Pointer(name=name)))
+
+    def _point_before(self, step: int) -> None:
+        before = next(self._candidates(step - 1), None)
+        if before is not None:
+            self._point_to(before.name)
+        else:
+            (self._folder / LATEST).unlink()
 
     def retire(self, trusted_step: int | None = None) -> None:
         """Remove the oldest beyond those that stay: so many, and the newest that is no later than `trusted_step`."""

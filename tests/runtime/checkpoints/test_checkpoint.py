@@ -212,6 +212,29 @@ def test_a_latest_checkpoint_that_is_gone_is_told(store, tmp_path):
         assert (told["damaged"], told["reason"]) == ("step-00000005", "it is not there, though latest.json names it")
 
 
+@pytest.mark.parametrize("is_removable", [True, False])
+def test_one_that_is_wrong_counts_no_more_also_where_it_cannot_be_removed_and_is_not_missed(
+    store, tmp_path, monkeypatch, is_removable
+):
+    if not is_removable:
+        monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    with capture_logs() as logs:
+        store.remove(5)
+        assert store.newest().step == store.newest_step == 3
+        assert store_at(tmp_path).newest().step == 3
+    assert [told["folder"] for told in logs] == ([] if is_removable else [str(folder_of(tmp_path, 5))])
+
+
+def test_where_the_only_one_is_wrong_none_is_missed(store, tmp_path):
+    store.remove(3)
+    assert store.newest().step == 5
+    with capture_logs() as logs:
+        store.remove(5)
+        assert store.newest() is None
+        store.remove(5)
+    assert (logs, store.newest_step) == ([], 0)
+
+
 def test_what_the_pointer_does_not_know_yet_does_not_count(store):
     pointer = folder(store) / "latest.json"
     before = pointer.read_bytes()
