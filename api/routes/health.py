@@ -1,15 +1,27 @@
 """Probes and metrics."""
 
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+import anyio
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from api.deps import DeskDep, reply
 from api.http.bodies import refuses
+from api.storage.engines import DATABASE_FIELD
 from kintsugi.core.errors import UnavailableError
 
 router = APIRouter(tags=["health"])
+
+PROBE_SECONDS = 1.0
+"""How long a probe waits for the database: who sends it waits hardly longer, and a writer may wait ten times as long."""
+
+ReadsOnly = Annotated[
+    bool,
+    Query(description="Whether it is enough that the database can be read: one that takes no writes takes none of any process."),
+]
 
 
 @router.get("/healthz")
@@ -18,15 +30,20 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses=refuses(HTTPStatus.SERVICE_UNAVAILABLE))
-async def readyz(desk: DeskDep) -> Response:
+@router.get("/readyz", responses=refuses(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE))
+async def readyz(desk: DeskDep, *, reads_only: ReadsOnly = False) -> Response:
     """The process can answer: its database is within reach, of its version and open to be written, and it is not stopping.
 
     Where the latest write failed for the database's sake (a full disk, somebody who holds it) another one has to succeed first.
+    It is answered within about a second.
     """
     if desk.watch.is_closed:
         raise UnavailableError("the service is stopping")
-    await desk.read(desk.service.store.ping)
+    ping = desk.service.store.ping_to_read if reads_only else desk.service.store.ping
+    with anyio.move_on_after(PROBE_SECONDS) as patience:
+        await run_sync(ping, abandon_on_cancel=True)
+    if patience.cancelled_caught:
+        raise UnavailableError(f"the database does not answer within {PROBE_SECONDS:g} s", field=DATABASE_FIELD)
     return reply({"status": "ok"})
 
 

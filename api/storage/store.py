@@ -99,9 +99,17 @@ class Store:
                 latest write failed, and so does another one.
         """
         with self._database.reading():
-            require_unchanged(self._database)
+            self.ping_to_read()
             self._database.require_writable()
         self._database.require_written()
+
+    def ping_to_read(self) -> None:
+        """Look whether the database can be read.
+
+        Raises:
+            UnavailableError: it is not of this program's version any more, or does not answer.
+        """
+        require_unchanged(self._database)
 
     def when_set_back(self, forget: Callable[[], None]) -> None:
         """Have `forget` called, in any thread, once what was read or written is not there any more."""

@@ -44,7 +44,7 @@ def of_kind(kind):
 
 
 def is_served(path):
-    return path in json.loads(SNAPSHOT.read_text())["paths"]
+    return path.partition("?")[0] in json.loads(SNAPSHOT.read_text())["paths"]
 
 
 def settings_named(text):

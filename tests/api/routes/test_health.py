@@ -8,6 +8,7 @@ from sqlalchemy import create_engine, make_url, text
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.routes import health
 from api.storage import engines
 from api.storage.database import StorageFullError
 from api.storage.upgrade import HEAD
@@ -50,9 +51,10 @@ def execute(url, statement, **values):
 @pytest.mark.both_databases
 @pytest.mark.parametrize("other_version", ["0001", "9999"], indirect=True)
 def test_a_process_of_another_version_than_its_database_is_not_ready(client, other_version):
-    response = client.get("/readyz")
-    assert response.status_code == 503
-    assert (response.json()["error"]["field"], response.json()["error"]["value"]) == ("database_url", other_version)
+    for probe in ("/readyz", "/readyz?reads_only=true"):
+        response = client.get(probe)
+        assert response.status_code == 503
+        assert (response.json()["error"]["field"], response.json()["error"]["value"]) == ("database_url", other_version)
 
 
 def test_a_process_that_could_not_write_is_ready_once_it_can_again(settings, database_url, monkeypatch):
@@ -70,6 +72,21 @@ def test_a_process_that_could_not_write_is_ready_once_it_can_again(settings, dat
         other.rollback()
         assert client.get("/readyz").status_code == 200
         assert other.execute("select count(*) from rendezvous").fetchone() == (0,)
+
+
+def test_a_probe_does_not_wait_for_whoever_holds_the_database(settings, database_url, monkeypatch):
+    monkeypatch.setattr(engines, "LOCK_SECONDS", 1.5)
+    monkeypatch.setattr(health, "PROBE_SECONDS", 0.1)
+    with TestClient(create_app(settings)) as client, closing(sqlite3.connect(make_url(database_url).database)) as other:
+        client.post("/v1/jobs", json=new_job())
+        other.execute("begin immediate")
+        assert client.post(EVENTS, json=event("a", 0, "w00")).status_code == 503
+        told = client.get("/readyz")
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "unavailable")
+        assert "does not answer within 0.1 s" in told.json()["detail"]
+        monkeypatch.undo()
+        assert client.get("/readyz?reads_only=true").json() == {"status": "ok"}
+        other.rollback()
 
 
 def test_while_one_tries_others_are_told_what_failed():
