@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from api.access.tokens import Token
+from api.access.tokens import Scope, Token
 from kintsugi.core.errors import NotFoundError
 
 
@@ -21,6 +21,11 @@ class Caller:
     def only_job(self) -> str | None:
         """The one job that the caller may see; None for all jobs."""
         return None if self.token is None else self.token.job
+
+    @property
+    def administers(self) -> bool:
+        """Whether the caller may change everything of the jobs that it may see."""
+        return self.token is None or self.token.scope.includes(Scope.ADMINISTER)
 
     def sees(self, job: str) -> bool:
         """Whether the caller may know of `job`, be it there or not."""

@@ -80,6 +80,7 @@ class Webhook:
     id: str
     job: str
     url: str
+    """For callers who may not administer, the server alone and `...`: path and query often hold a secret."""
     kinds: tuple[HookKind, ...]
     created_at: str
     """RFC 3339, UTC."""

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, update
 
+from api.access.callers import caller
 from api.http.cursors import Cursors
 from api.problems import PreconditionFailedError
 from api.storage.database import Database, OvertakenError
@@ -25,7 +26,7 @@ from api.webhooks.hooks import (
 )
 from api.webhooks.moments import text_of, utc_now
 from api.webhooks.outbox import KINDS_SEPARATOR
-from api.webhooks.urls import split_url
+from api.webhooks.urls import receiver_of, split_url
 from kintsugi.core.errors import ConflictError, NotFoundError
 
 MOST_WEBHOOKS = 20
@@ -231,7 +232,7 @@ def _shown(row: Row[Any]) -> Webhook:
     return Webhook(
         id=row.id,
         job=row.job,
-        url=row.url,
+        url=row.url if caller().administers else receiver_of(row.url),
         kinds=tuple(map(HookKind, row.kinds.split(KINDS_SEPARATOR))),
         created_at=row.created_at,
         changed_at=row.changed_at,

@@ -32,6 +32,13 @@ def split_url(url: str) -> SplitResult:
     return parts
 
 
+def receiver_of(url: str) -> str:
+    """A URL without what may be a secret, which many have in their path or query: the server, and `...` for the rest."""
+    parts = urlsplit(url)
+    is_whole = parts.path in ("", "/") and not parts.query
+    return url if is_whole else f"{parts.scheme}://{parts.netloc}/..."
+
+
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
     """The address that a host is, as resolvers read it (127.1, 0x7f.1 and 2130706433 are 127.0.0.1); None for a name."""
     plain = host.removesuffix(".")

@@ -161,6 +161,28 @@ def test_every_token_may_do_what_it_is_for(world):
     assert world.ask("GET", f"/v1/jobs/{OWN}/webhooks", "own admin").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://8.8.8.8:8443/services/secret?key=secret", "https://8.8.8.8:8443/..."),
+        ("https://8.8.8.8?key=secret", "https://8.8.8.8/..."),
+        ("https://8.8.8.8/", "https://8.8.8.8/"),
+    ],
+)
+def test_who_may_not_administer_is_shown_the_servers_of_webhooks_alone(world, url, shown):
+    hooks, secret = f"/v1/jobs/{OWN}/webhooks", f"whsec_{'QUJD' * 10}"
+    made = world.ask("POST", hooks, "own admin", json={"id": "site", "url": url, "secret": secret})
+    assert made.json()["url"] == url
+    for name in ("admin", "own admin", "reporter", "reader", "own reader"):
+        expected = url if "admin" in name else shown
+        assert world.ask("GET", f"{hooks}/site", name).json()["url"] == expected
+        assert [hook["url"] for hook in world.ask("GET", hooks, name).json()["webhooks"]] == [expected]
+    changed = world.ask("GET", f"{hooks}/site", "own admin").headers["ETag"]
+    target = {"url": url, "secret": secret, "kinds": ["job_ended"]}
+    assert world.ask("PUT", f"{hooks}/site", "own admin", json=target, headers={"If-Match": changed}).status_code == 200
+    assert world.ask("DELETE", f"{hooks}/site", "own admin").status_code == 204
+
+
 def test_paths_that_lead_nowhere_tell_nothing_without_a_token(world):
     for path in (
         "/nowhere",
