@@ -138,7 +138,8 @@ class Streams:
                 if place.plan_missing:
                     plan_alone = replace(selection, kinds=frozenset((NewsKind.PLAN,)) & selection.kinds)
                     for begun in await self._page(job, place.number - 1, 1):
-                        yield plan_alone.text_of(begun)
+                        if begun.number == place.number:  # else it is the first of those that follow
+                            yield plan_alone.text_of(begun)
                 async for line in self._lines(job, place.number, window):
                     if line is None:
                         yield b": alive\n\n"
