@@ -4,8 +4,9 @@
 
 A pod belongs to the job by its label `kintsugi/job`, and is the worker that its label `kintsugi/worker` names. In a cluster the
 API server's address and the token come from where Kubernetes puts them; the account needs `list` and `watch` on `pods`.
-The events have ids that follow from the pod's uid: told again after a restart of the watcher, they change nothing. What the
-service refuses for good is printed and told no more.
+The events have ids that follow from the pod's uid: told again after a restart of the watcher, they change nothing, and which
+process life of its worker each pod is, is read from them then. What the service refuses for good is printed and told no more. A
+worker of which nothing was told yet, whose pod is replaced while nobody watches, is not missed.
 """
 
 import argparse
@@ -40,6 +41,9 @@ ATTEMPTS = 10
 FINAL = (InvalidInputError, NotFoundError, ConflictError, InfeasibleError)
 """What the service says of an event for good; after an InfeasibleError the event is taken all the same."""
 
+TOLD = ("failed", "draining", "joined")
+"""What ends the ids of events, behind the uids of their pods."""
+
 Pod = Mapping[str, Any]
 
 
@@ -64,7 +68,8 @@ def changes(kubernetes: httpx2.Client, namespace: str, selector: str, there: dic
     """
     path, chosen = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": selector}
     answer = kubernetes.get(path, params=chosen).raise_for_status().json()
-    listed = {pod["metadata"]["uid"]: pod for pod in answer["items"]}
+    oldest_first = sorted(answer["items"], key=lambda pod: pod["metadata"]["creationTimestamp"])
+    listed = {pod["metadata"]["uid"]: pod for pod in oldest_first}
     gone = [there.pop(uid) for uid in [*there] if uid not in listed]
     there |= listed
     yield [*(("DELETED", pod) for pod in gone), *(("ADDED", pod) for pod in listed.values())]
@@ -88,16 +93,38 @@ def changes(kubernetes: httpx2.Client, namespace: str, selector: str, there: dic
                 yield [(kind, pod)]
 
 
-def lives_of(pod: Pod, uids: dict[str, list[str]]) -> list[str]:
-    """Uids of the process lives of a pod's worker so far, this one's noted in `uids`; none where no label names the worker."""
+Lives = dict[str, dict[str, int]]
+"""Of each worker: which process life of it each pod is, by the pod's uid, from 0."""
+
+
+def told_lives(client: Client, job: str) -> Lives:
+    """The lives that were told of already, by this watcher before it was started again.
+
+    Raises:
+        KintsugiError: the service does not answer, or has no such job.
+    """
+    lives: Lives = {}
+    cursor, is_last = None, False
+    while not is_last:
+        page = client.events(job, cursor=cursor, limit=1_000)
+        for event in (record.event for record in page.events):
+            uid, _, what = event.id.rpartition(".")
+            if event.worker is not None and what in TOLD:
+                lives.setdefault(event.worker, {})[uid] = event.incarnation
+        cursor, is_last = page.next_cursor, page.next_cursor is None
+    return lives
+
+
+def lives_of(pod: Pod, lives: Lives) -> Mapping[str, int]:
+    """The lives of a pod's worker so far, this one's noted in `lives`; none where no label names the worker."""
     meta = pod["metadata"]
     worker = meta["labels"].get(WORKER_LABEL, "")
-    known = uids.setdefault(worker, [])
+    known = lives.setdefault(worker, {})
     if meta["uid"] not in known:
-        known.append(meta["uid"])
+        known[meta["uid"]] = max(known.values(), default=-1) + 1
         if not worker:
             print(f"pod {meta['name']}: left out, for no label {WORKER_LABEL} names its worker", flush=True)
-    return known if worker else []
+    return known if worker else {}
 
 
 def event_of(change: str, pod: Pod, lives: Mapping[str, int]) -> Event | None:
@@ -180,7 +207,7 @@ class Untold:
 
 def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -> None:
     """Tell of all changes until the job ends."""
-    uids: dict[str, list[str]] = {}
+    lives: Lives | None = None
     there: dict[str, Pod] = {}
     untold = Untold(client, job)
     while True:
@@ -188,10 +215,11 @@ def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -
             if client.job(job).ended is not None:
                 print(f"job {job} has ended", flush=True)
                 return
+            lives = told_lives(client, job) if lives is None else lives
             for batch in changes(kubernetes, namespace, f"kintsugi/job={job}", there):
                 for change, pod in batch:
-                    lives = {uid: life for life, uid in enumerate(lives_of(pod, uids))}
-                    event = event_of(change, pod, lives) if lives else None
+                    known = lives_of(pod, lives)
+                    event = event_of(change, pod, known) if known else None
                     if event is not None:
                         untold.add(event)
                 untold.tell()

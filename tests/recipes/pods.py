@@ -14,7 +14,8 @@ def pod(
 ) -> dict[str, Any]:
     """A pod as the API server shows it, reduced to what the watcher reads."""
     labels = {"kintsugi/job": "llama", "kintsugi/worker": worker}
-    metadata = {"name": name, "uid": uid, "labels": labels, "resourceVersion": str(version), **meta}
+    created = f"2026-01-31T12:00:{version:02}Z"
+    metadata = {"name": name, "uid": uid, "labels": labels, "resourceVersion": str(version), "creationTimestamp": created, **meta}
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
     return {"metadata": metadata, "spec": {"nodeName": "h01"}, "status": {"phase": phase, "conditions": conditions}}
 

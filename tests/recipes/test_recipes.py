@@ -162,6 +162,32 @@ def test_pods_that_leave_die_and_come_back_are_told(url, client):
     assert [query["resourceVersion"] for query in queries if "watch" in query][:3] == [["2"], ["5"], ["7"]]
 
 
+def test_a_watcher_that_is_started_again_goes_on_counting_lives_where_it_was(url, client):
+    """Pods that came while nobody watched are told, none as a past life; of those listed by name the younger may come first."""
+    create(client, "again")
+    again = [{"type": "ERROR", "object": {"code": 410}}]
+    old, new = pod("a-z", "u0", "w00", 1, "Failed"), pod("a-b", "u1", "w00", 2)
+    lists = [
+        [new, old],
+        [new],  # told of already
+        [pod("a-c", "u2", "w00", 3)],  # it took the place of the other one meanwhile
+        [pod("a-c", "u2", "w00", 4, "Failed"), pod("a-d", "u3", "w00", 5)],
+    ]
+    for items, number in zip(lists, (2, 2, 3, 5), strict=True):
+        listed = [{"metadata": {"resourceVersion": "9"}, "items": items}]
+        with api_server(listed, [again]) as (address, queries), watching("again", url, address):
+            until(lambda number=number: len(events(client, "again")) == number)
+            until(lambda queries=queries: sum("watch" in query for query in queries) == 2)
+    assert [(event.id, event.incarnation) for event in events(client, "again")] == [
+        ("u0.failed", 0),
+        ("u1.joined", 1),
+        ("u2.joined", 2),
+        ("u2.failed", 2),
+        ("u3.joined", 3),
+    ]
+    assert "w00" in client.job("again").alive
+
+
 def test_a_pod_that_is_no_worker_is_left_out_with_one_line(url, client):
     create(client, "launched")
     launcher = pod("launcher", "u", "", 1, "Failed")
