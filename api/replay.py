@@ -9,11 +9,11 @@ from itertools import chain, pairwise
 from typing import Any
 
 from api.decisions import planning
-from api.differences import Difference, differences
+from api.differences import MISSING, Difference, differences
 from api.jobs.headlines import headline
 from api.jobs.history import Entry, History
 from api.records import Records, first_state
-from api.storage.reach import is_ended, reach
+from api.storage.reach import gaps, is_ended, reach, unknown_jobs
 from api.storage.store import Store
 from api.storage.stored import StoredDecision
 from api.storage.wording import Wording
@@ -45,6 +45,19 @@ class Replayed:
     planner_version: str | None = None
     """Of the program that made the decision."""
     differences: tuple[Difference, ...] = ()
+
+
+def lacking(store: Store) -> tuple[Difference, ...]:
+    """What no replay of a job can miss: stretches of all logs by their positions, and jobs of which only other tables know.
+
+    What was written last of all, and is gone from all tables, nobody can tell from what never was.
+
+    Raises:
+        UnavailableError: the database does not answer.
+    """
+    positions = (("log.position", f"{first} to {last}") for first, last in gaps(store.database))
+    jobs = (("jobs.id", job) for job in unknown_jobs(store.database))
+    return tuple(Difference(field=field, stored=MISSING, replayed=named) for field, named in (*positions, *jobs))
 
 
 class Replay:

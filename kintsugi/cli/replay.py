@@ -1,6 +1,6 @@
 """`kintsugi replay`: make the decisions of jobs again from what the service stored, and compare."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from api.differences import Difference
-from api.replay import Replay, Replayed
+from api.replay import Replay, Replayed, lacking
 from api.settings import settings_of
 from api.storage.store import Store
 from kintsugi.cli.output import Format, print_json, to_the_second
@@ -22,7 +22,7 @@ from kintsugi.core.version import __version__
 
 PAGE = 1_000
 MOST_SHOWN = 20
-"""Differences of one entry that the table shows."""
+"""Differences of one entry, or of all logs, that the table shows."""
 
 
 def register(app: typer.Typer) -> None:
@@ -49,13 +49,14 @@ def replay(
         store.open()
         replays = [Replay(store, name, generation=generation) for name in ([job] if job is not None else _jobs(store))]
         outcomes = {one.job: list(_tracked(one)) for one in replays}
+        lacks = lacking(store) if job is None else ()
     finally:
         store.close()
     if form is Format.JSON:
-        print_json(_document(outcomes))
+        print_json(_document(outcomes, lacks))
     else:
-        _print(outcomes)
-    return int(any(entry.differences for entries in outcomes.values() for entry in entries))
+        _print(outcomes, lacks)
+    return int(bool(lacks) or any(entry.differences for entries in outcomes.values() for entry in entries))
 
 
 def _jobs(store: Store) -> Iterator[str]:
@@ -71,7 +72,7 @@ def _tracked(one: Replay) -> Iterable[Replayed]:
     return track(one, escape(one.job), total=one.num_entries + 1, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _document(outcomes: dict[str, list[Replayed]]) -> dict[str, Any]:
+def _document(outcomes: dict[str, list[Replayed]], lacks: Sequence[Difference]) -> dict[str, Any]:
     jobs = [
         {
             "job": job,
@@ -81,21 +82,24 @@ def _document(outcomes: dict[str, list[Replayed]]) -> dict[str, Any]:
         }
         for job, entries in outcomes.items()
     ]
-    return {"planner_version": __version__, "is_same": all(job["is_same"] for job in jobs), "jobs": jobs}
+    is_same = not lacks and all(job["is_same"] for job in jobs)
+    return {"planner_version": __version__, "is_same": is_same, "differences": encode(lacks), "jobs": jobs}
 
 
-def _print(outcomes: dict[str, list[Replayed]]) -> None:
+def _print(outcomes: dict[str, list[Replayed]], lacks: Sequence[Difference]) -> None:
     console = terminal()
     for job, entries in outcomes.items():
         console.print(_table(job, entries))
         for entry in entries:
-            _print_differences(console, entry)
+            _print_differences(console, f"entry {entry.number}", entry.differences)
+    _print_differences(console, "all logs", lacks)
     decisions = [entry for entries in outcomes.values() for entry in entries if entry.policy is not None]
     others = sorted({str(entry.planner_version) for entry in decisions} - {__version__})
     made = f"; some were made by {', '.join(others)}" if others else ""
     num_different = sum(bool(entry.differences) for entries in outcomes.values() for entry in entries)
-    different = f"{num_different} {'entry' if num_different == 1 else 'entries'} came out differently"
-    verdict = styled("red", different) if num_different else styled("green", "all the same")
+    found = [f"{num_different} {'entry' if num_different == 1 else 'entries'} came out differently"] if num_different else []
+    found += ["others are missing"] if lacks else []
+    verdict = styled("red", " and ".join(found)) if found else styled("green", "all the same")
     console.print(Text(f"{len(decisions)} decisions made again by planner {__version__}{made}: ").append_text(verdict))
 
 
@@ -112,11 +116,11 @@ def _table(job: str, entries: list[Replayed]) -> Table:
     return table
 
 
-def _print_differences(console: Console, entry: Replayed) -> None:
-    for difference in entry.differences[:MOST_SHOWN]:
-        console.print(styled("red", f"entry {entry.number}: {_told(difference)}"))
-    if len(entry.differences) > MOST_SHOWN:
-        console.print(f"entry {entry.number}: and {len(entry.differences) - MOST_SHOWN} more fields")
+def _print_differences(console: Console, where: str, found: Sequence[Difference]) -> None:
+    for difference in found[:MOST_SHOWN]:
+        console.print(styled("red", f"{where}: {_told(difference)}"))
+    if len(found) > MOST_SHOWN:
+        console.print(f"{where}: and {len(found) - MOST_SHOWN} more fields")
 
 
 def _told(difference: Difference) -> str:

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, text
 
 from api.differences import Difference, differences
 from api.metrics import Metrics
-from api.replay import Replay
+from api.replay import Replay, lacking
 from api.schemas import NewJob
 from api.service import Service
 from api.storage.legible import ContradictoryError
@@ -141,6 +141,42 @@ def test_what_is_stored_beyond_the_end_of_the_log_is_found(url, statement, found
     assert last.what == "beyond the end"
     assert {(difference.field, difference.stored, difference.replayed) for difference in last.differences} == found
     assert fields(replayed(url, generation=0)) == set()
+
+
+@pytest.mark.parametrize(
+    ("statements", "missing"),
+    [
+        (["delete from log where job = 'other' and number > 1"], [("log.position", "9 to 10")]),
+        (
+            [f"delete from {table} where job = 'other'" for table in ("log", "decisions", "deadlines")]
+            + ["delete from jobs where id = 'other'"],
+            [("log.position", "8 to 10")],
+        ),
+        (["delete from jobs where id = 'other'"], [("jobs.id", "other")]),
+    ],
+)
+def test_entries_that_led_to_nothing_and_whole_jobs_are_missed_among_the_others(url, capsys, statements, missing):
+    store = Store(url)
+    service = Service(store, Metrics())
+    try:
+        service.create_job(NewJob(id="other", profile=uniform_profile(3), workers=4, settings=JobSettings(num_microbatches=6)))
+        service.post_events("other", [event("a", 0, worker="w01")])
+        for _ in range(2):
+            service.post_report("other", Report(generation=1, status=ReportStatus.REJECTED, reason="no"))
+        service.create_job(NewJob(id="last", profile=uniform_profile(3), workers=4, settings=JobSettings(num_microbatches=6)))
+        service.post_events("last", [event("a", 0, worker="w01")])
+        assert lacking(store) == ()
+    finally:
+        store.close()
+    for statement in statements:
+        tamper(url, statement)
+    status, told = run(capsys, "--database-url", url, "--format", "json")
+    document = json.loads(told.out)
+    assert (status, document["is_same"]) == (1, False)
+    assert [(found["field"], found["replayed"]) for found in document["differences"]] == missing
+    _, told = run(capsys, "--database-url", url)
+    assert f"all logs: {missing[0][0]} is stored as '(missing)', replayed as '{missing[0][1]}'" in told.out
+    assert told.out.endswith("others are missing\n")
 
 
 def test_a_log_that_lost_its_end_takes_nothing_and_says_why(url):
