@@ -17,6 +17,8 @@ from kintsugi.runtime.faults import FaultPoint
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 IN_RECOVERY = frozenset({FaultPoint.QUIESCE, FaultPoint.REGROUP, FaultPoint.TRANSFER, FaultPoint.READY})
 """Points that a worker only passes while the job moves to another plan; all others are passed in every step."""
+FEWEST_WORKERS = 3
+"""So many are always left, with a slot or idle."""
 
 
 class Kind(StrEnum):
@@ -84,6 +86,11 @@ class Strike(Fault):
         """Faults without joins, each time that it strikes."""
         return (self.kind is not Kind.JOIN) + len(self.then)
 
+    def num_victims(self, workers_per_host: int) -> int:
+        """Workers that are struck each time."""
+        struck = {Kind.HOST: workers_per_host, Kind.SERVICE: 0, Kind.JOIN: 0}
+        return sum(struck.get(fault.kind, 1) for fault in (self, *self.then))
+
 
 class Run(Part):
     """One job under strikes; every worker that is lost comes back, so that it ends at full strength."""
@@ -104,6 +111,16 @@ class Run(Part):
     def _is_small(self) -> "Run":
         if self.dp * self.pp > 32:
             raise ValueError(f"dp x pp = {self.dp * self.pp} workers: at most 32 run on one machine; lower dp or pp")
+        return self
+
+    @model_validator(mode="after")
+    def _spares_enough(self) -> "Run":
+        most = max(strike.num_victims(self.workers_per_host) for strike in self.strikes)
+        if self.dp * self.pp - most < FEWEST_WORKERS:
+            raise ValueError(
+                f"a strike takes {most} of {self.dp * self.pp} workers, and {FEWEST_WORKERS} are always left: it would never "
+                "begin; raise dp or pp, or strike fewer at once"
+            )
         return self
 
     def order(self, seed: int) -> tuple[Strike, ...]:

@@ -4,13 +4,10 @@ import itertools
 import random
 from collections.abc import Collection, Iterator, Sequence
 
-from benchmarks.trouble.campaign import Fault, Kind, Run
+from benchmarks.trouble.campaign import FEWEST_WORKERS, Fault, Kind, Run
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.control.agent import Agent
-
-FEWEST_WORKERS = 3
-"""So many are always left, with a slot or idle."""
 
 
 class Victims:

@@ -48,8 +48,8 @@ def test_strikes_come_in_an_order_that_the_seed_decides(tmp_path):
 
 def test_faults_are_counted_without_joins(tmp_path):
     strike = {"repeat": 3, "then": [{"kind": "freeze", "at": "transfer"}]}
-    assert read(tmp_path, campaign_with(strike)).runs[0].num_faults == 6
-    assert read(tmp_path, campaign_with({**strike, "kind": "join"})).runs[0].num_faults == 3
+    assert read(tmp_path, campaign_with(strike, run={"pp": 3})).runs[0].num_faults == 6
+    assert read(tmp_path, campaign_with({**strike, "kind": "join"}, run={"pp": 3})).runs[0].num_faults == 3
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,10 @@ def test_faults_are_counted_without_joins(tmp_path):
         (campaign_with({"repeat": 0}), r"repeat: Input should be greater than or equal to 1 \(got 0"),
         (campaign_with(run={"dp": 1}), r"runs\[0\]\.dp: Input should be greater than or equal to 2 \(got 1"),
         (campaign_with(run={"dp": 16, "pp": 3}), r"runs\[0\]: dp x pp = 48 workers: at most 32 run on one machine; lower dp or pp"),
+        (
+            campaign_with({"kind": "host"}, run={"dp": 2, "pp": 2, "workers_per_host": 2}),
+            r"runs\[0\]: a strike takes 2 of 4 workers, and 3 are always left: it would never begin; raise dp or pp",
+        ),
         (campaign_with(run={"policy": "data_rerouting"}), r"runs\[0\]\.policy: Input should be .*dynamic_parallelism"),
         (campaign_with(runs=[]), r"runs: Tuple should have at least 1 item"),
         (campaign_with(runs=campaign_with()["runs"] * 2), r"every run needs a name of its own"),
