@@ -26,6 +26,7 @@ LONGEST_FIRST = (
     "cli/test_serve.py",
     "runtime/control/test_joins.py",
     "api/dashboard/test_browser.py",
+    "api/dashboard/test_live.py",
     "benchmarks/test_chaos.py",
     "runtime/test_train.py",
     "matrix/test_runner.py",
@@ -51,7 +52,7 @@ WHOLLY = re.compile(rf"^pytestmark = (\[\s*)?{re.escape(PROCESSES)}", re.MULTILI
 """Of files all of whose tests start processes."""
 
 pytest.register_assert_rewrite(  # to say what was not so
-    "tests.processes", "tests.services", "tests.restorer.crew", "tests.runtime.runs"
+    "tests.api.dashboard.browser", "tests.processes", "tests.services", "tests.restorer.crew", "tests.runtime.runs"
 )
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background; what tests start would ignore Ctrl-C, too
