@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from api.texts import escaped
 from kintsugi.cli import INFEASIBLE, INTERRUPTED
 from kintsugi.cli.errors import tell
 from kintsugi.cli.logs import log_to_stderr
@@ -32,9 +33,9 @@ def supervise(
         how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else attempt.not_started_because)
         before, after = ("none" if step is None else f"of step {step}" for step in (attempt.step_before, attempt.step_after))
         steps = f"checkpoint {before} -> {after}"
-        tell(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
+        tell(escaped(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}"))
     if record.state is SupervisorState.FAILED:
-        tell(f"gave up: {record.stopped_because}")
+        tell(escaped(f"gave up: {record.stopped_because}"))
     if record.state is SupervisorState.COMPLETED:
         return 0
     return INTERRUPTED if record.stopped_because == TOLD_TO_END else INFEASIBLE

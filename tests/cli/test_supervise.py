@@ -29,6 +29,13 @@ def test_a_command_that_never_does_is_given_up(tmp_path, capsys):
     assert "gave up: 1 restarts were allowed" in capsys.readouterr().err
 
 
+def test_a_command_that_cannot_be_started_does_not_steer_the_terminal(tmp_path, capsys):
+    assert run(tmp_path, "--", "no\x1b[2Jsuch") == 1
+    told = capsys.readouterr().err
+    assert r"gave up: no\x1b[2Jsuch cannot be started" in told
+    assert "\x1b" not in told
+
+
 def test_the_standard_output_is_the_commands_own(tmp_path, capfd):
     assert run(tmp_path, "--", sys.executable, "-c", "print('from the job')") == 0
     told = capfd.readouterr()
