@@ -53,6 +53,9 @@ def start_process(
     process = context.Process(target=main, args=(theirs,), name=f"kintsugi-{name}", daemon=True)
     try:
         process.start()
+    except BaseException:
+        ours.close()
+        raise
     finally:
         theirs.close()
     return process, ours
