@@ -104,15 +104,15 @@ def told_lives(client: Client, job: str) -> Lives:
         KintsugiError: the service does not answer, or has no such job.
     """
     lives: Lives = {}
-    cursor, is_last = None, False
-    while not is_last:
+    cursor: str | None = None
+    while True:
         page = client.events(job, cursor=cursor, limit=1_000)
         for event in (record.event for record in page.events):
             uid, _, what = event.id.rpartition(".")
             if event.worker is not None and what in TOLD:
                 lives.setdefault(event.worker, {})[uid] = event.incarnation
-        cursor, is_last = page.next_cursor, page.next_cursor is None
-    return lives
+        if (cursor := page.next_cursor) is None:
+            return lives
 
 
 def lives_of(pod: Pod, lives: Lives) -> Mapping[str, int]:

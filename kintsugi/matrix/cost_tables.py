@@ -205,7 +205,10 @@ def _apart(results: Results, records: Iterable[CellRecord]) -> tuple[Value, ...]
 
 def _compared(results: Results, runs: Iterable[CellRecord]) -> float | None:
     """The share of the samples of parameters that were compared with the reference's; null where none were to be."""
-    every = {record.cell: record.trace_every for record in runs if record.cell.variant is not Variant.REFERENCE}
-    steps = {cell: results.steps.get(cell, ()) for cell, number in every.items() if number}
-    wanted = sum(len(own) // number for cell, own in steps.items() if (number := every[cell]))
-    return sum(step.parameter_distance is not None for own in steps.values() for step in own) / wanted if wanted else None
+    wanted = compared = 0
+    for record in runs:
+        if record.trace_every is not None and record.cell.variant is not Variant.REFERENCE:
+            steps = results.steps.get(record.cell, ())
+            wanted += len(steps) // record.trace_every
+            compared += sum(step.parameter_distance is not None for step in steps)
+    return compared / wanted if wanted else None

@@ -21,8 +21,8 @@ from tests.builders import grid_plan, transformer_profile
 NAMES = ("[red]w[/blue]", "rack1[gpu]5", "a:smile:b", "[/]")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_shown_as_it_is(name, capsys):
+def print_everywhere(name):
+    """Six times: by itself, as title, head and cell of a table, and with a style and without."""
     table = Table(title=name)
     table.add_column(name)
     table.add_row(name)
@@ -30,20 +30,18 @@ def test_a_name_is_shown_as_it_is(name, capsys):
     console.print(name)
     console.print(table)
     console.print(styled("red", name, name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_shown_as_it_is(name, capsys):
+    print_everywhere(name)
     assert capsys.readouterr().out.count(name) == 6
 
 
 def test_what_would_steer_a_terminal_is_escaped(capsys):
-    name, shown = "w\x1b]0;title\x07", r"w\x1b]0;title\x07"
-    table = Table(title=name)
-    table.add_column(name)
-    table.add_row(name)
-    console = terminal()
-    console.print(name)
-    console.print(table)
-    console.print(styled("red", name, name))
+    print_everywhere("w\x1b]0;title\x07")
     printed = capsys.readouterr().out
-    assert printed.count(shown) == 6
+    assert printed.count(r"w\x1b]0;title\x07") == 6
     assert "\x1b" not in printed
 
 
