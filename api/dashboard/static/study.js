@@ -20,6 +20,12 @@ export function answerAtOnce(form) {
     event.preventDefault();
     ask();
   });
+  if (isAnotherQuestion(form)) ask();
+}
+
+// Clicked before this script was here, or kept by the browser from an earlier visit.
+function isAnotherQuestion(form) {
+  return [...form.querySelectorAll("input")].some((field) => field.checked !== field.defaultChecked || field.value !== field.defaultValue);
 }
 
 function addressOf(form) {

@@ -198,6 +198,23 @@ def test_what_if_answers_every_click(visit, site):
     assert client.job("rerouted") == before
 
 
+def test_what_if_answers_a_click_that_came_before_its_script(visit):
+    visitor = visit()
+    page = visitor.page
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/study.js*", hold)
+    with page.expect_request("**/study.js*"):
+        visitor.go(f"{HOME}/whatif")
+    page.locator('label:has(input[name="fail"][value="w00"])').click()
+    held.pop().continue_()
+    page.locator("#reply td.slot-mended").nth(1).wait_for()
+    assert "fail=w00" in page.url
+
+
 @pytest.mark.parametrize("speed", ["", "3"])
 def test_what_if_asks_nothing_with_a_speed_that_none_is(visit, speed):
     visitor = visit()
