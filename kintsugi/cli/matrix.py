@@ -78,13 +78,18 @@ def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
     """Run it with a bar on stderr."""
     log_to_stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal(stderr=True)) as progress:
-        task = progress.add_task("", total=None, visible=False)  # before the first cell there may be a refusal
+    progress = Progress(*columns, console=terminal(stderr=True))
+    task = progress.add_task("", total=None)
 
-        def observe(done: int, total: int, cell: Cell) -> None:
-            progress.update(task, completed=done, total=total, description=cell.name, visible=True)
+    def observe(done: int, total: int, cell: Cell) -> None:
+        progress.update(task, completed=done, total=total, description=cell.name)
+        progress.start()  # with the first cell: before it there may be a refusal
 
+    try:
         return run_matrix(chosen, folder, asked, observe)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def _print_names(cells: tuple[Cell, ...], form: Format) -> None:

@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_made_is_refused_by_name(capsys, tmp_path, place
     (tmp_path / "file").write_text("{}")
     with pytest.raises(SystemExit, match="2"):
         main(["matrix", str(tmp_path / place), "--seeds", "1", "--only", "digits-*/memory-*"])
-    assert capsys.readouterr().err.lstrip().startswith("kintsugi: folder: is no folder that can be made and written to")
+    assert capsys.readouterr().err.startswith("kintsugi: folder: is no folder that can be made and written to")
 
 
 @pytest.mark.parametrize("stop", [StoppedError("stopped", field="cell"), KeyboardInterrupt()])
