@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kintsugi.core.errors import UnavailableError
 
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _LAST_WORDS = 4_000
 """Characters of its log, where a service ended that should not have."""
 
