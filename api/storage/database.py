@@ -38,6 +38,7 @@ ONLY_READ = (
 WORDS = {
     sqlite3.SQLITE_CANTOPEN: f"{NO_ANSWER}; its folder must be there, and both must be open to the service",
     sqlite3.SQLITE_READONLY: ONLY_READ,
+    sqlite3.SQLITE_IOERR: "the database's disk fails: {}; look at the disk, at quotas and at limits of the size of files",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: {}; name another one, or restore a backup",
     sqlite3.SQLITE_CORRUPT: "the database is damaged: {}; stop the service, and restore a backup",
     READ_ONLY: "the database can only be read: {}; name the server that is no standby",

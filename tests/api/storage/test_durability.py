@@ -1,6 +1,7 @@
 """What was acknowledged stays: through full disks, databases that go away, and writers that are in each other's way."""
 
 import os
+import resource
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -146,6 +147,24 @@ def test_a_full_disk_is_told_and_nothing_that_was_told_before_is_lost(small_disk
         assert client.get("/readyz").status_code == 200
         post(client, len(acknowledged), acknowledged)
     assert_whole(url, "llama", acknowledged)
+
+
+def test_a_disk_that_fails_and_has_room_is_not_told_as_full(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with opened(f"sqlite:///{tmp_path}/kintsugi.sqlite3") as store:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            with pytest.raises(UnavailableError, match="disk fails: disk I/O error; look at") as told:
+                write(store)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert told.value.code == "unavailable"
+        write(store)
+
+
+def write(store):
+    with store.database.writing() as connection:
+        connection.execute(text("INSERT INTO documents VALUES ('a', 'b')"))
 
 
 @pytest.mark.parametrize("left_bytes", [0, 16_384])
