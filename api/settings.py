@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, SecretStr, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from api.texts import advice
 from kintsugi.core.cluster import MOST_WORKERS
 from kintsugi.core.errors import InvalidInputError
 from planner.contingency import PAIR_WORK
@@ -36,7 +37,7 @@ def settings_of(**given: Any) -> "Settings":
         first = error.errors()[0]
         name = str(first["loc"][0])
         field = name if name in given else f"{PREFIX}{name.upper()}"
-        reason = first.get("ctx", {}).get("error", first["msg"])  # an error of our own as it is, without pydantic's words
+        reason = first.get("ctx", {}).get("error", advice(first["msg"]))  # an error of our own as it is, without pydantic's words
         raise InvalidInputError(str(reason), field=field, value=first["input"]) from error
 
 

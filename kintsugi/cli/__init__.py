@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import itertools
 import json
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
+from api.texts import advice
 from kintsugi.cli.errors import error_line, flush_output, is_output_broken, open_output, tell
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
 from kintsugi.core.garbage import without_collection
@@ -37,9 +37,6 @@ COMMANDS = {
     "regress": "Compare the quality of plans with a committed baseline.",
 }
 """Line in the help of each command; module `kintsugi.cli.<name>` exports `register(app)`."""
-
-PYDANTIC_ADVICE = re.compile(r"Input should be ([^,]+)")
-"""How it begins what it says of a value, which it does not show; how it came to that follows a comma."""
 
 INFEASIBLE, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -171,10 +168,9 @@ def _tell_misuse(error: TyperException, given: Sequence[str]) -> None:
 
 
 def _in_own_words(message: str, value: str | None) -> str:
-    """What pydantic says of a value, with the value."""
-    if not (match := PYDANTIC_ADVICE.match(message)):
-        return message
-    return f"must be {match[1]}" if value is None else f"must be {match[1]}, not {value[:200]!r}"
+    """What pydantic says of a value, with the value, which it does not show."""
+    own = advice(message)
+    return own if own == message or value is None else f"{own}, not {value[:200]!r}"
 
 
 def _value_of(names: Sequence[str], given: Sequence[str]) -> str | None:

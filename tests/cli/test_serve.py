@@ -275,7 +275,7 @@ def test_a_host_that_cannot_be_one_is_told(host: str, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--port", "99999"], "port"),
+        (["--port", "99999"], "port: must be less than or equal to 65535 (value: 99999)"),
         (["--port", "x"], "--port"),
         (["--database-url", "nonsense"], "database_url"),
         (["--database-url", "sqlite://"], "database_url"),
@@ -303,7 +303,9 @@ SERVE, TOKEN = ["serve", "--port", "0"], ["token", "list"]
         (SERVE, "WEBHOOK_NETWORKS=10.0.0.0/8", 'such as ["10.0.0.0/8"]'),
         (SERVE, "OTEL_ENDPOINT=foo", "http://127.0.0.1:4318/v1/traces"),
         (SERVE, "MAX_REQUESTS_PER_SECOND=1e-320", "0.001"),
-        (TOKEN, "PORT=abc", "integer"),
+        (SERVE, "LOG_LEVEL=loud", "must be 'debug', 'info', 'warning' or 'error' (value: 'loud')"),
+        (SERVE, "PLANS_AHEAD=perhaps", "must be a valid boolean (value: 'perhaps')"),
+        (TOKEN, "PORT=abc", "must be a valid integer (value: 'abc')"),
         (["replay"], "PORT=abc", "integer"),
     ],
 )
