@@ -72,6 +72,7 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     arguments = {name: value for name, value in given.items() if name not in url.query}
     engine = _engine(url, connect_args=arguments, pool_pre_ping=True)
     event.listen(engine, "begin", _bound_idling)
+    event.listen(engine, "checkin", _leave_writing_to_server)
     event.listen(engine, "do_connect", _connecting(is_bounded="options" not in url.query))  # which may allow statements more time
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
@@ -148,6 +149,12 @@ def _bound_idling(connection: Connection) -> None:
     """A process that is stopped as it writes loses its locks; one that reads holds none, and may plan meanwhile."""
     if not connection.get_execution_options().get(READING):
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {int(IDLE_SECONDS * 1000)}")
+
+
+def _leave_writing_to_server(connection: Any, _record: Any) -> None:
+    """SQLAlchemy has a connection that only read insist on writing from then on, whatever the server's administrator set."""
+    if connection is not None:
+        connection.read_only = None
 
 
 def _begin(connection: Connection) -> None:

@@ -211,7 +211,11 @@ def test_a_server_that_became_a_standby_is_told_and_left_once_another_takes_its_
         with postgres.read_only(database_url):
             answer = client.get("/readyz")
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
-            assert client.get(f"{JOB}/plan").status_code == 200
+            for _ in range(2):  # also on a connection that was read by
+                assert client.get(f"{JOB}/plan").status_code == 200
+                refusal = post(client, 0, {})
+                assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "unavailable")
+                assert "can only be read" in refusal.json()["detail"]
             with pytest.raises(UnavailableError, match="can only be read"), opened(database_url):
                 pass
         while client.get("/readyz").status_code == 503:  # it is noticed at a look, and then connected anew
