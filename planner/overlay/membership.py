@@ -13,6 +13,7 @@ from planner.overlay.topology import (
     fail_workers,
     find_link,
     find_worker,
+    holders,
     in_state,
     links_of,
     put_link,
@@ -96,7 +97,7 @@ def fail(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
     worker = find_worker(overlay, event.worker)
     if worker is None or worker.state is WorkerState.FAILED or event.incarnation < worker.incarnation:
         return overlay
-    if event.teller is not None and in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING) == (worker.id,):
+    if event.teller is not None and holders(overlay) == (worker.id,):
         raise ConflictError("alone holds the state; it is given up once it is silent", field="worker", value=worker.id)
     detail = event.detail or "reported as failed"
     return (
@@ -133,7 +134,7 @@ def ask_again(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
     """
     worker = present(overlay, event)
     if worker.state is WorkerState.ACTIVE:
-        if len(in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)) < 2:
+        if len(holders(overlay)) < 2:
             raise ConflictError("is the only one that holds the state", field="worker", value=worker.id)
         overlay = put_worker(overlay, replace(worker, state=WorkerState.JOINING, detail=event.detail or "lost track of the others"))
     return replace(overlay, replications=tuple(one for one in overlay.replications if one.joiner != worker.id))

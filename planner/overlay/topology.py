@@ -34,6 +34,14 @@ def in_state(overlay: Overlay, *states: WorkerState) -> tuple[str, ...]:
     return tuple(worker.id for worker in overlay.workers if worker.state in states)
 
 
+def holders(overlay: Overlay) -> tuple[str, ...]:
+    """Who holds the state for the others: whose gradients count, and only where nobody's do, whoever is about to leave.
+
+    Among those who leave are some that never had it, and some that were spared and are not called back.
+    """
+    return overlay.synchronization.order or in_state(overlay, WorkerState.DRAINING)
+
+
 def put_worker(overlay: Overlay, worker: OverlayWorker) -> Overlay:
     """With `worker` in the place of the one of its id, or behind all others."""
     if find_worker(overlay, worker.id) is None:

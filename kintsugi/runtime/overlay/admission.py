@@ -20,7 +20,8 @@ from kintsugi.runtime.overlay.joining import active_workers
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.scheduler import Scheduler
 from kintsugi.runtime.overlay.telling import event_id
-from kintsugi.runtime.overlay.vigil import TELL_SECONDS, holders, left_early
+from kintsugi.runtime.overlay.vigil import TELL_SECONDS, left_early
+from planner.overlay.topology import holders
 
 _PAUSE_SECONDS = 0.1
 _LAST_SECONDS = 0.5
@@ -126,7 +127,7 @@ def _require_dispensable(known: Overlay, earlier: OverlayWorker, links: Links) -
     Raises:
         InvalidInputError: that life alone holds the state, and still answers.
     """
-    if earlier.state not in (WorkerState.ACTIVE, WorkerState.DRAINING) or holders(known, earlier.id):
+    if earlier.state not in (WorkerState.ACTIVE, WorkerState.DRAINING) or set(holders(known)) - {earlier.id}:
         return
     if answers(earlier.address, links.identity, earlier.id, earlier.incarnation, _KNOCK_SECONDS):
         message = (

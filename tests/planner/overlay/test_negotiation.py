@@ -292,6 +292,22 @@ def test_who_alone_holds_the_state_is_lost_once_it_is_silent():
     assert world.state("w00") is FAILED
 
 
+@pytest.mark.parametrize("was_counted", [False, True], ids=["never had it", "was spared"])
+def test_whoever_leaves_and_gives_nobody_the_state_does_not_make_the_last_one_dispensable(was_counted):
+    world = mesh("w00", "w01") if was_counted else World()
+    if not was_counted:
+        world.join("w00")
+        world.join("w01", "w00")
+    world.join("w02", "w00")
+    before = world.tell("worker_draining", worker="w01")
+    assert (before.synchronization.order, world.state("w01")) == (("w00",), DRAINING)
+    with pytest.raises(ConflictError, match="alone holds the state"):
+        world.tell("worker_failed", worker="w00", teller="w01", interrupted=True)
+    with pytest.raises(ConflictError, match="only one that holds the state"):
+        world.tell("replication_requested", worker="w00")
+    assert world.overlay is before
+
+
 def test_words_of_an_earlier_life_are_refused_and_a_new_life_begins_anew():
     world = mesh("w00", "w01")
     overlay = world.join("w01", "w00", incarnation=1)

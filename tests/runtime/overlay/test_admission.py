@@ -222,9 +222,21 @@ def test_a_link_that_comes_and_goes_while_a_worker_begins_is_connected_anew(monk
     check(crew)
 
 
-def test_the_place_of_the_only_one_that_holds_the_state_is_not_taken_while_it_lives():
+def join_and_drain(desk: Desk, worker: str) -> None:
+    """Somebody who never had the state is about to leave."""
+    sizes = {"state_bytes": 1, "shard_bytes": 1}
+    joined = {"address": f"127.0.0.1:{free_port()}", "neighbors": ("a",), "protocol": PROTOCOL, **sizes}
+    desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_JOINED, id=f"joins-{worker}", worker=worker, **joined))
+    desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_DRAINING, id=f"drains-{worker}", worker=worker))
+    assert desk.now.worker(worker).state is WorkerState.DRAINING
+
+
+@pytest.mark.parametrize("has_leaver", [False, True])
+def test_the_place_of_the_only_one_that_holds_the_state_is_not_taken_while_it_lives(has_leaver):
     crew = Crew()
     crew.start("a").await_steps(1)
+    if has_leaver:
+        join_and_drain(crew.desk, "b")
     model, optimizer = perceptron()
     with pytest.raises(InvalidInputError, match="nobody else holds the state") as refused:
         Coordinator(model, optimizer, service=crew.desk, job="job", worker="a", options=OPTIONS)
