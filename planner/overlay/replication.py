@@ -58,7 +58,7 @@ def _planned(overlay: Overlay, joiner: str, generation: int) -> Replication | No
 
 
 def _without_lost(overlay: Overlay, known: Replication) -> Replication | None:
-    """The replication with the shares of lost sources given to the others; None where no source is left.
+    """The replication with the shares of lost sources given to the others; None where no source is left, or nobody to listen to.
 
     The shards are those of the same step, of which the sources hold their copy; which of them the joining worker has already is
     its own matter. Each of the others is taken to be busy with all of its own shards first.
@@ -66,7 +66,7 @@ def _without_lost(overlay: Overlay, known: Replication) -> Replication | None:
     holders = dict(listening_links(overlay, known.joiner, _holders(overlay)))
     left = [share.source for share in known.shares if share.source in holders]
     lost = [share for share in known.shares if share.source not in holders]
-    if not left:
+    if not left or not listening_links(overlay, known.joiner, counting(overlay)):
         return None
     shares = [share for share in known.shares if share.source in holders]
     for share in lost:

@@ -233,6 +233,20 @@ def test_without_any_source_left_the_state_comes_from_elsewhere_or_the_joiner_st
     assert world.state("w02") is STANDBY
 
 
+def test_a_state_that_would_grow_old_on_its_way_comes_from_elsewhere():
+    """Its only source leaves and is spared: whoever counts cannot tell the joiner of the reductions since, for lack of a link."""
+    world = mesh("w00", "w01")
+    world.join("w02", "w00")
+    world.measure("w00", "w02")
+    world.tell("link_connected", link=("w01", "w02"))
+    overlay = world.tell("worker_draining", worker="w00")
+    assert (overlay.synchronization.order, overlay.synchronization.listeners) == (("w01",), ())
+    assert overlay.replications == ()
+    overlay = world.measure("w01", "w02")
+    assert overlay.synchronization.listeners == ("w02",)
+    assert [share.source for share in overlay.replications[0].shares] == ["w01"]
+
+
 def test_a_joiner_may_ask_for_a_later_step():
     world = mesh("w00")
     world.join("w01", "w00")
