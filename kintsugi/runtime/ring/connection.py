@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 
-from kintsugi.runtime.ring.wire import Frame, framed, frames
+from kintsugi.runtime.ring.wire import MOST_BYTES, MOST_NAME_BYTES, Frame, framed, frames
 from restorer.sockets import kept_apart
 
 Address = tuple[str, int]
@@ -28,7 +28,8 @@ class Connection:
         Args:
             accepted: somebody else's attempt to connect, that succeeded.
             peer: empty until an accepted connection says its name.
-            patience_seconds: silence that ends it once it stands. Whoever is at its other end may still be loading.
+            patience_seconds: silence that ends it once it stands; what comes before a name counts as such. Whoever is at its
+                other end may still be loading.
             reach_seconds: for the other end's host to answer the attempt, and to acknowledge what is sent. It does so at once even
                 where the process is busy or stands still: if not, the host or the way to it is gone.
         """
@@ -56,6 +57,10 @@ class Connection:
         return now - self.heard_at > (
             min(self.reach_seconds, self.patience_seconds) if self.is_connecting else self.patience_seconds
         )
+
+    def meet(self, peer: str) -> None:
+        """Whoever connected has said its name: from now on it is heard."""
+        self.peer, self.heard_at, self.has_heard = peer, time.monotonic(), True
 
     def open(self, address: Address) -> None:
         """Begin to connect.
@@ -107,9 +112,10 @@ class Connection:
             return
         if not chunk:
             raise ConnectionResetError(errno.ECONNRESET, f"{self.peer} closed the connection")
-        self.heard_at, self.has_heard = time.monotonic(), True
+        if self.peer:
+            self.heard_at, self.has_heard = time.monotonic(), True
         self._received += chunk
-        yield from frames(self._received)
+        yield from frames(self._received, lambda: MOST_BYTES if self.peer else MOST_NAME_BYTES)
 
     def close(self) -> None:
         """Close the socket."""

@@ -206,7 +206,7 @@ class Links:
     def _meet(self, connection: Connection, name: str) -> None:
         if name not in self._addresses:
             raise CommunicationError(f"{name!r} is no member of this ring", field="connection", value=name)
-        connection.peer = name
+        connection.meet(name)
         connection.send(Hello(self._generation()))
 
     def _excuse_own_pause(self) -> None:

@@ -1,6 +1,6 @@
 """Messages of a ring as bytes: frames of a length, a kind and JSON. Nothing that comes from a socket is executed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,8 +14,10 @@ _KINDS: tuple[type[Message], ...] = (Hello, Reconcile, Accept, Restart)
 _ADAPTERS: tuple[TypeAdapter[Message], ...] = tuple(TypeAdapter(kind) for kind in _KINDS)
 _NAME, _ALIVE = 254, 255
 _LENGTH_BYTES = 4
-_MOST_BYTES = 1 << 24
+MOST_BYTES = 1 << 24
 """Longer than any message of thousands of members: what claims to be longer is no peer."""
+MOST_NAME_BYTES = 1 << 10
+"""Longer than any name: whoever has not said one yet does not take memory."""
 
 
 def framed(frame: Frame) -> bytes:
@@ -28,15 +30,15 @@ def framed(frame: Frame) -> bytes:
     return _prefixed(kind, _ADAPTERS[kind].dump_json(frame))
 
 
-def frames(received: bytearray) -> Iterator[Frame]:
-    """Take the whole frames out of what was received.
+def frames(received: bytearray, most_bytes: Callable[[], int]) -> Iterator[Frame]:
+    """Take the whole frames out of what was received; none of more bytes than `most_bytes` says by then is waited for.
 
     Raises:
         CommunicationError: it is nothing that a member sends.
     """
     while len(received) > _LENGTH_BYTES:
         length = int.from_bytes(received[:_LENGTH_BYTES])
-        if not 0 < length <= _MOST_BYTES:
+        if not 0 < length <= most_bytes():
             raise CommunicationError(f"announces {length} bytes; no member of a ring does", field="frame", value=length)
         end = _LENGTH_BYTES + length
         if len(received) < end:
