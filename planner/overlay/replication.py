@@ -63,7 +63,8 @@ def _without_lost(overlay: Overlay, known: Replication) -> Replication | None:
     The shards are those of the same step, of which the sources hold their copy; which of them the joining worker has already is
     its own matter. Each of the others is taken to be busy with all of its own shards first.
     """
-    holders = dict(listening_links(overlay, known.joiner, _holders(overlay)))
+    present = in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)  # who is about to leave sends until it has left
+    holders = dict(listening_links(overlay, known.joiner, present))
     left = [share.source for share in known.shares if share.source in holders]
     lost = [share for share in known.shares if share.source not in holders]
     if not left or not listening_links(overlay, known.joiner, counting(overlay)):
@@ -113,11 +114,6 @@ def ready_seconds(overlay: Overlay, source: str) -> float:
         seconds += 0.0 if link is None or link.alpha_seconds is None else link.alpha_seconds
         worker = parent
     return seconds
-
-
-def _holders(overlay: Overlay) -> tuple[str, ...]:
-    """Who holds the state: also those who are about to leave, until they have left."""
-    return in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
 
 
 def _priced(plan: Replication, neighbors: tuple[Neighbor, ...]) -> Replication:

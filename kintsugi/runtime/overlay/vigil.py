@@ -100,7 +100,7 @@ class Vigil:
         Whoever was only thought dead hears so, and joins again in that time. What a silent scheduler does not tell is not known.
         """
         overlay = self._agent.overlay
-        if self._counts() or holders(overlay, self._agent.identity.worker):
+        if self._counts() or _may_hold(overlay, besides=self._agent.identity.worker):
             self._alone_since = None
             return None
         if self._alone_since is None:
@@ -110,9 +110,9 @@ class Vigil:
         return state_gone(overlay) if known_seconds >= self._options.link_timeout_seconds else None
 
 
-def holders(overlay: Overlay, worker: str) -> tuple[str, ...]:
-    """Who besides `worker` holds the state, or may: whoever leaves sends it until it has gone."""
-    return tuple(one.id for one in overlay.workers if one.state in _HOLDING and one.id != worker)
+def _may_hold(overlay: Overlay, besides: str) -> bool:
+    """Whether anybody else holds the state, or may: whoever leaves sends it until it has gone."""
+    return any(one.state in _HOLDING and one.id != besides for one in overlay.workers)
 
 
 def left_early(worker: str) -> GivenUpError:
