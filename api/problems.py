@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from api.access.limits import Buckets
 from api.access.tokens import redacted
-from api.texts import shortened
+from api.texts import advice, shortened
 from kintsugi.core.errors import (
     PROBLEM_TYPE,
     AccessError,
@@ -196,7 +196,8 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
     assert isinstance(error, RequestValidationError)
     details = error.errors()[0]
     name = str(details["loc"][-1])
-    return problem_of(InvalidInputError(details["msg"], field=name, value=details.get("input")), instance=request.scope["path"])
+    refused = InvalidInputError(advice(details["msg"]), field=name, value=details.get("input"))
+    return problem_of(refused, instance=request.scope["path"])
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:

@@ -20,6 +20,12 @@ def test_a_parameter_that_the_call_does_not_have_is_refused_with_those_that_it_h
     assert has in response.json()["detail"]
 
 
+def test_a_value_that_cannot_be_is_refused_with_what_it_must_be(client):
+    response = client.get("/v1/jobs?limit=0")
+    assert response.status_code == 422
+    assert response.json()["detail"] == "limit: must be greater than or equal to 1"
+
+
 @pytest.mark.parametrize("path", [f"{JOB}/plan?detail=brief&detail=full", "/v1/jobs?limit=5&ended=false&limit=5"])
 def test_a_parameter_that_is_given_twice_is_refused(client, job, path):
     response = client.get(path)
