@@ -30,7 +30,7 @@ def framed(frame: Frame) -> bytes:
     return _prefixed(kind, _ADAPTERS[kind].dump_json(frame))
 
 
-def frames(received: bytearray, most_bytes: Callable[[], int]) -> Iterator[Frame]:
+def frames(received: bytearray, most_bytes: Callable[[], int] = lambda: MOST_BYTES) -> Iterator[Frame]:
     """Take the whole frames out of what was received; none of more bytes than `most_bytes` says by then is waited for.
 
     Raises:
