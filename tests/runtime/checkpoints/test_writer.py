@@ -24,7 +24,7 @@ class Disk:
     def __init__(self, folder: Path, strategy: Strategy) -> None:
         self.folder, self.touched = folder, folder / "touched"
         self.told: SimpleQueue[PartWritten | PartFailed] = SimpleQueue()
-        options = CheckpointOptions(strategy=strategy, disk_timeout_seconds=0.05)
+        options = CheckpointOptions(strategy=strategy, disk_timeout_seconds=1.0)
         self.writer = PartWriter(options, self.told.put, before_part=self._touch, sync=lambda: None)
 
     def _touch(self, *_: object) -> None:
@@ -70,7 +70,7 @@ def test_why_it_failed_names_the_folder(disk):
     with hung(disk.touched):
         disk.take(1)
         disk.writer.drain(go_on)
-        assert disk.told.get(timeout=LONG).reason == f"{disk.folder} has not answered for 0.05 s"
+        assert disk.told.get(timeout=LONG).reason == f"{disk.folder} has not answered for 1 s"
 
 
 def test_the_end_waits_for_no_disk_that_hangs(tmp_path):
