@@ -133,6 +133,12 @@ def problem_of(error: KintsugiError, *, instance: str = "") -> JSONResponse:
     return _document(status_of(error), str(error), error.as_dict(), instance, _headers_of(error))
 
 
+def refused_value(error: RequestValidationError) -> InvalidInputError:
+    """The first value of a request that cannot be, refused as all others are."""
+    first = error.errors()[0]
+    return InvalidInputError(advice(first["msg"]), field=str(first["loc"][-1]), value=first.get("input"))
+
+
 def _headers_of(error: KintsugiError) -> dict[str, str]:
     """What HTTP wants to be told beside the document."""
     if isinstance(error, UnauthenticatedError):
@@ -194,10 +200,7 @@ async def _on_kintsugi_error(request: Request, error: Exception) -> JSONResponse
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    details = error.errors()[0]
-    name = str(details["loc"][-1])
-    refused = InvalidInputError(advice(details["msg"]), field=name, value=details.get("input"))
-    return problem_of(refused, instance=request.scope["path"])
+    return problem_of(refused_value(error), instance=request.scope["path"])
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:

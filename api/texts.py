@@ -10,13 +10,13 @@ from kintsugi.core.checks import LONGEST_NAME
 LONGEST_TEXT = 4_000
 """Characters of one text that problem documents and the log tell; a body may hold millions."""
 
-PYDANTIC_ADVICE = re.compile(r"Input should be (.+?)(?:, (?:unable|got) .*)?")
+_PYDANTIC_ADVICE = re.compile(r"Input should be (.+?)(?:, (?:unable|got) .*)?")
 """What pydantic says of a value, and how it came to that."""
 
 
 def advice(message: str) -> str:
     """What pydantic says of a value, as an error of ours would: what it must be."""
-    match = PYDANTIC_ADVICE.fullmatch(message)
+    match = _PYDANTIC_ADVICE.fullmatch(message)
     return f"must be {match[1]}" if match else message
 
 

@@ -15,8 +15,8 @@ from starlette.responses import HTMLResponse
 from api.access.callers import caller
 from api.dashboard.formats import FILTERS
 from api.http.conditional import entity_tag, is_known
-from api.problems import status_of
-from kintsugi.core.errors import InvalidInputError, KintsugiError
+from api.problems import refused_value, status_of
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.version import __version__
 
 FOLDER = Path(__file__).parent
@@ -76,9 +76,7 @@ class PageRoute(APIRoute):
             except KintsugiError as error:
                 return refusal(request, error)
             except RequestValidationError as error:
-                first = error.errors()[0]
-                field = str(first["loc"][-1])
-                return refusal(request, InvalidInputError(first["msg"], field=field, value=first.get("input")))
+                return refusal(request, refused_value(error))
 
         return handled
 

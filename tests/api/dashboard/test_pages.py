@@ -416,7 +416,7 @@ def test_what_if_whole_hosts_fail_and_lost_workers_return(client, job):
     [
         ("/dashboard/jobs/nobody", 404, "there is no job of this id"),
         (f"{HOME}?generation=7", 404, "no decision of this generation"),
-        (f"{HOME}?generation=-1", 422, "generation"),
+        (f"{HOME}?generation=-1", 422, "<code>generation</code> <code>-1</code>: must be greater than or equal to 0"),
         (f"{HOME}/whatif?fail=w77", 404, "w77"),
         (f"{HOME}/whatif?speed_ratio=0", 422, "speed_ratio"),
         ("/dashboard/nowhere", 404, "there is no such page"),
