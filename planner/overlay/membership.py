@@ -16,6 +16,7 @@ from planner.overlay.topology import (
     holders,
     in_state,
     links_of,
+    may_hold,
     put_link,
     put_worker,
     take_worker,
@@ -48,7 +49,7 @@ def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
         overlay = take_worker(overlay, earlier.id)
     _require_same_protocol(overlay, event)
     _check_newcomer(overlay, event)
-    is_alone = not in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
+    is_alone = not may_hold(overlay)
     newcomer = _newcomer(event, now, _first_state(event, is_alone))
     overlay = put_worker(overlay, newcomer)
     for neighbor in event.neighbors:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from kintsugi.core.overlay import Overlay, OverlayLink, Replication, ReplicationShare, WorkerState
 from planner.overlay.pricing import alpha, beta
 from planner.overlay.synchronization import counting, listening_links
-from planner.overlay.topology import find_worker, in_state, links_of
+from planner.overlay.topology import find_worker, in_state, links_of, may_hold
 from planner.sharding.exact import assign_shards, divisible_seconds
 from planner.sharding.problem import ExactTimes, Neighbor, ShardProblem
 
@@ -63,8 +63,7 @@ def _without_lost(overlay: Overlay, known: Replication) -> Replication | None:
     The shards are those of the same step, of which the sources hold their copy; which of them the joining worker has already is
     its own matter. Each of the others is taken to be busy with all of its own shards first.
     """
-    present = in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)  # who is about to leave sends until it has left
-    holders = dict(listening_links(overlay, known.joiner, present))
+    holders = dict(listening_links(overlay, known.joiner, may_hold(overlay)))
     left = [share.source for share in known.shares if share.source in holders]
     lost = [share for share in known.shares if share.source not in holders]
     if not left or not listening_links(overlay, known.joiner, counting(overlay)):

@@ -9,7 +9,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay import Overlay, OverlayLink, Shape, SynchronizationPolicy, WorkerState
 from planner.overlay.pricing import SynchronizationProblem, alpha, beta
 from planner.overlay.rings import fastest_ring
-from planner.overlay.topology import components, find_worker, in_state, links_of, up_links
+from planner.overlay.topology import components, find_worker, in_state, links_of, may_hold, up_links
 from planner.overlay.trees import fastest_tree
 
 
@@ -68,7 +68,7 @@ def counting(overlay: Overlay) -> tuple[str, ...]:
     draining = tuple(one for one in in_state(overlay, WorkerState.DRAINING) if one not in spared)
     if not active:
         return draining if in_state(overlay, WorkerState.JOINING) else ()
-    kept = tuple(one for one in in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING) if one not in spared)
+    kept = tuple(one for one in may_hold(overlay) if one not in spared)
     num_parts = _num_parts(overlay, kept, active)
     for worker in draining:
         fewer = tuple(one for one in kept if one != worker)

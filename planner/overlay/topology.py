@@ -34,6 +34,11 @@ def in_state(overlay: Overlay, *states: WorkerState) -> tuple[str, ...]:
     return tuple(worker.id for worker in overlay.workers if worker.state in states)
 
 
+def may_hold(overlay: Overlay) -> tuple[str, ...]:
+    """Who may have the state: also whoever is about to leave, which sends it until it has left."""
+    return in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
+
+
 def holders(overlay: Overlay) -> tuple[str, ...]:
     """Who holds the state for the others: whose gradients count, and only where nobody's do, whoever is about to leave.
 

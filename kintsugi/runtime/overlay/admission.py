@@ -10,7 +10,7 @@ from uuid import uuid4
 import structlog
 
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleIncarnationError, UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayWorker, WorkerState
+from kintsugi.core.overlay import Overlay, OverlayWorker
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.overlay import exits
@@ -21,7 +21,7 @@ from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.scheduler import Scheduler
 from kintsugi.runtime.overlay.telling import event_id
 from kintsugi.runtime.overlay.vigil import TELL_SECONDS, left_early
-from planner.overlay.topology import holders
+from planner.overlay.topology import holders, may_hold
 
 _PAUSE_SECONDS = 0.1
 _LAST_SECONDS = 0.5
@@ -127,7 +127,7 @@ def _require_dispensable(known: Overlay, earlier: OverlayWorker, links: Links) -
     Raises:
         InvalidInputError: that life alone holds the state, and still answers.
     """
-    if earlier.state not in (WorkerState.ACTIVE, WorkerState.DRAINING) or set(holders(known)) - {earlier.id}:
+    if earlier.id not in may_hold(known) or set(holders(known)) - {earlier.id}:
         return
     if answers(earlier.address, links.identity, earlier.id, earlier.incarnation, _KNOCK_SECONDS):
         message = (

@@ -15,11 +15,11 @@ from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.options import OverlayOptions
+from planner.overlay.topology import may_hold
 
 TELL_SECONDS = 10.0
 """Between two words about what is waited for."""
 _LOOK_SECONDS = 0.2
-_HOLDING = frozenset({WorkerState.ACTIVE, WorkerState.DRAINING})
 
 
 class Vigil:
@@ -100,7 +100,7 @@ class Vigil:
         Whoever was only thought dead hears so, and joins again in that time. What a silent scheduler does not tell is not known.
         """
         overlay = self._agent.overlay
-        if self._counts() or _may_hold(overlay, besides=self._agent.identity.worker):
+        if self._counts() or set(may_hold(overlay)) - {self._agent.identity.worker}:
             self._alone_since = None
             return None
         if self._alone_since is None:
@@ -108,11 +108,6 @@ class Vigil:
             self._log.warning("nobody is left who holds the state", waits_seconds=self._options.link_timeout_seconds)
         known_seconds = self._clock() - self._alone_since - self._silent_seconds()
         return state_gone(overlay) if known_seconds >= self._options.link_timeout_seconds else None
-
-
-def _may_hold(overlay: Overlay, besides: str) -> bool:
-    """Whether anybody else holds the state, or may: whoever leaves sends it until it has gone."""
-    return any(one.state in _HOLDING and one.id != besides for one in overlay.workers)
 
 
 def left_early(worker: str) -> GivenUpError:
