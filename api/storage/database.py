@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from api.spans import span
 from api.storage.absence import Absence
-from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READING, SQLITE, engine_of
+from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READ_ONLY, READING, SQLITE, engine_of
 from api.storage.files import OneFile
 from api.storage.tables import RENDEZVOUS
 from api.storage.writability import LatestWrite
@@ -28,7 +28,6 @@ UNIQUE_VIOLATIONS = frozenset(
 )
 """What is written is there already. Whatever else a constraint refuses says nothing of other writers."""
 DISK_FULL = "53100"
-READ_ONLY = "25006"
 IS_READ_ONLY = select(or_(func.pg_is_in_recovery(), func.current_setting("default_transaction_read_only") == "on"))
 """Whether a PostgreSQL server takes nothing from this session; transactions that read say of themselves that they do only that."""
 NO_ANSWER = "the database does not answer: {}"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from kintsugi.core.errors import InvalidInputError
@@ -25,6 +25,9 @@ DATABASE_FIELD = "database_url"
 """Names the database in errors: what is unavailable is that one, and nothing else."""
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
+
+READ_ONLY = "25006"
+"""PostgreSQL's code for a write where it only lets read."""
 
 
 def engine_of(url: str, *, read_only: bool = False) -> Engine:
@@ -74,7 +77,10 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     event.listen(engine, "begin", _bound_idling)
     event.listen(engine, "checkin", _leave_writing_to_server)
     event.listen(engine, "do_connect", _connecting(is_bounded="options" not in url.query))  # which may allow statements more time
-    return engine.execution_options(postgresql_readonly=True) if read_only else engine
+    if read_only:
+        return engine.execution_options(postgresql_readonly=True)
+    event.listen(engine, "handle_error", _leave_if_read_only)
+    return engine
 
 
 def _connecting(*, is_bounded: bool) -> Callable[..., Any]:
@@ -155,6 +161,12 @@ def _leave_writing_to_server(connection: Any, _record: Any) -> None:
     """SQLAlchemy has a connection that only read insist on writing from then on, whatever the server's administrator set."""
     if connection is not None:
         connection.read_only = None
+
+
+def _leave_if_read_only(context: ExceptionContext) -> None:
+    """After a refused write all connections are made anew: they stay as the server was when they were made."""
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 def _begin(connection: Connection) -> None:

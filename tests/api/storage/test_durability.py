@@ -220,7 +220,27 @@ def test_a_server_that_became_a_standby_is_told_and_left_once_another_takes_its_
                 pass
         while client.get("/readyz").status_code == 503:  # it is noticed at a look, and then connected anew
             pass
-        assert post(client, 0, {}).json()["generation"] == 1
+        acknowledged = {}
+        while post(client, 0, acknowledged).status_code == 503:  # on a connection that was in use at that look
+            pass
+        assert acknowledged == {"e0": 1}
+
+
+@pytest.mark.parametrize("database_kind", [POSTGRESQL], indirect=True)
+def test_a_refused_write_leaves_no_connection_that_would_be_refused_again(database_url, postgres):
+    with opened(database_url) as store:
+        database = store.database
+        with postgres.read_only(database_url), database.reading(), database.reading_anew():
+            pass  # two connections, which both stay as they began
+        with pytest.raises(UnavailableError, match="can only be read"):
+            write(store)
+        with database.writing() as first, database.writing() as second:
+            assert write_and_read(first, "a") == write_and_read(second, "b") == 1
+
+
+def write_and_read(connection, name):
+    connection.execute(text(f"INSERT INTO documents VALUES ('{name}', 'b')"))
+    return connection.execute(text("SELECT count(*) FROM documents")).scalar_one()
 
 
 def post(client, number, acknowledged):
