@@ -107,12 +107,11 @@ def count(number: int, noun: str) -> str:
 
 
 def _digits(value: float, num_digits: int = 3) -> str:
-    """At least `num_digits` significant digits, never an exponent, whole numbers in full."""
+    """At least `num_digits` significant digits, never an exponent; whole numbers, and only they, without decimals."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     places = max(0, num_digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{places}f}"
-    return text.rstrip("0").rstrip(".") if "." in text and float(text.replace(",", "")) == round(value) else text
+    return f"{value:,.0f}" if math.isclose(value, round(value)) else f"{value:,.{places}f}"
 
 
 def unbroken(shown: Callable[..., str]) -> Callable[..., str]:

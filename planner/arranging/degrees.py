@@ -36,11 +36,9 @@ def degrees(ranges: Ranges, num_workers: int, num_layers: int, num_microbatches:
         raise InvalidInputError(f"is more stages than the model has layers ({num_layers})", field="min_pp", value=ranges.min_pp)
     needed = ranges.min_dp * ranges.min_pp
     if needed > num_workers:
-        raise InfeasibleError(
-            f"{ranges.min_dp} pipelines of {ranges.min_pp} stages need {needed} workers; {num_workers} are left",
-            field="workers",
-            value=num_workers,
-        )
+        asked = f"min_dp {ranges.min_dp} and min_pp {ranges.min_pp}"
+        message = f"{needed} are needed for {asked}, {num_workers} are there; add some, or lower either"
+        raise InfeasibleError(message, field="workers", value=num_workers)
     max_dp = min(ranges.max_dp or num_workers, num_workers // ranges.min_pp, num_microbatches)
     max_pp = min(ranges.max_pp or num_workers, num_workers, num_layers)
     return Degrees(dp=range(ranges.min_dp, max_dp + 1), pp=range(ranges.min_pp, max_pp + 1))

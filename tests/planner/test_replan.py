@@ -258,7 +258,7 @@ def test_lost_state_restarts_from_a_checkpoint_where_there_is_one():
     recovery = replace(RECOVERY, checkpoint_interval_seconds=600.0, checkpoint_read_bytes_per_second=1e9)
     profile = uniform_profile(8, recovery=recovery)
     assert recover(["w03", "w07"], profile=profile).policy is Policy.CHECKPOINT_RESTART
-    with pytest.raises(StateLostError, match="2 pipelines of 4 stages need 8 workers; 6 are left"):
+    with pytest.raises(StateLostError, match="8 are needed for min_dp 2 and min_pp 4, 6 are there; add some"):
         recover(["w03", "w07"], profile=profile, ranges=Ranges(min_dp=2, min_pp=4))
 
 
