@@ -40,7 +40,7 @@ WORDS = {
     sqlite3.SQLITE_IOERR: "the database's disk fails: {}; look at the disk, at quotas and at limits of the size of files",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: {}; name another one, or restore a backup",
     sqlite3.SQLITE_CORRUPT: "the database is damaged: {}; stop the service, and restore a backup",
-    READ_ONLY: "the database can only be read: {}; name the server that is no standby",
+    READ_ONLY: "the database can only be read: {}; name the server that is no standby, or all with target_session_attrs=read-write",
 }
 """What is told of failures that have their own ways out, with the database's own words."""
 LITTLE_ROOM_BYTES = 65_536

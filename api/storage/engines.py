@@ -1,7 +1,7 @@
 """Connections to SQLite and PostgreSQL: durable, each wait bounded."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ STATEMENT_SECONDS = 30.0
 IDLE_SECONDS = LOCK_SECONDS / 2
 """How long PostgreSQL waits for the next statement of a writer, with its locks held; those who wait for them wait longer."""
 CONNECT_SECONDS = 5
+LIMITS = {"lock_timeout": LOCK_SECONDS, "statement_timeout": STATEMENT_SECONDS}
+"""What each session with PostgreSQL is held to, by the names of its settings."""
 
 READING = "kintsugi_reading"
 """Execution option of connections whose transactions change nothing."""
@@ -68,26 +70,27 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     given = {
         "connect_timeout": CONNECT_SECONDS,
         "tcp_user_timeout": int(STATEMENT_SECONDS * 1000),  # a host that vanished is told as soon as one that is slow
-        "options": f"-c lock_timeout={int(LOCK_SECONDS * 1000)} -c statement_timeout={int(STATEMENT_SECONDS * 1000)}",
+        "prepare_threshold": None,  # each read's end would drop them, and behind a pooler they may be those of others
     }
     if url.drivername == POSTGRESQL:
         url = url.set(drivername="postgresql+psycopg")
     arguments = {name: value for name, value in given.items() if name not in url.query}
+    limits = {} if "options" in url.query else LIMITS  # which may allow statements more time
     engine = _engine(url, connect_args=arguments, pool_pre_ping=True)
-    event.listen(engine, "begin", _bound_idling)
+    event.listen(engine, "begin", _bound)
     event.listen(engine, "checkin", _leave_writing_to_server)
-    event.listen(engine, "do_connect", _connecting(is_bounded="options" not in url.query))  # which may allow statements more time
+    event.listen(engine, "do_connect", _connecting(limits))
     if read_only:
         return engine.execution_options(postgresql_readonly=True)
     event.listen(engine, "handle_error", _leave_if_read_only)
     return engine
 
 
-def _connecting(*, is_bounded: bool) -> Callable[..., Any]:
+def _connecting(limits: Mapping[str, float]) -> Callable[..., Any]:
     def connect(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
         from api.storage.silence import connected
 
-        return connected(arguments, options, is_bounded=is_bounded)
+        return connected(arguments, options, limits=limits)
 
     return connect
 
@@ -151,10 +154,18 @@ def _configure_reading(connection: Any, _record: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _bound_idling(connection: Connection) -> None:
-    """A process that is stopped as it writes loses its locks; one that reads holds none, and may plan meanwhile."""
+def _bound(connection: Connection) -> None:
+    """Hold a transaction to what its session is not held to.
+
+    A process that is stopped as it writes loses its locks; one that reads holds none, and may plan meanwhile.
+    """
+    from api.storage.silence import setting
+
+    limits = dict(getattr(connection.connection.driver_connection, "limits", {}))
     if not connection.get_execution_options().get(READING):
-        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {int(IDLE_SECONDS * 1000)}")
+        limits["idle_in_transaction_session_timeout"] = IDLE_SECONDS
+    if limits:
+        connection.exec_driver_sql(setting(limits, is_local=True))
 
 
 def _leave_writing_to_server(connection: Any, _record: Any) -> None:

@@ -3,10 +3,13 @@
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from psycopg import Connection, Error, OperationalError
 from psycopg.abc import PQGen
+
+C = TypeVar("C", bound=Connection[Any])
 
 SILENCE_SECONDS = 35.0
 """How long a server may say nothing: longer than it may take for one statement, whose end it would tell itself."""
@@ -14,6 +17,22 @@ SILENCE_SECONDS = 35.0
 
 class BoundedConnection(Connection[Any]):
     """Given up once the server says nothing for `SILENCE_SECONDS`; the pool makes another one then."""
+
+    limits: Mapping[str, float] = MappingProxyType({})
+    """Settings, in seconds, that each transaction has to make anew."""
+
+    def hold_to(self, limits: Mapping[str, float]) -> None:
+        """Set these, in seconds, for the session; behind a pooler, which may lead each transaction to another one, for each.
+
+        At the start (`options`) it would take no time, and poolers refuse it.
+        """
+        self.autocommit = True
+        (process,) = self.execute("SELECT pg_backend_pid()").fetchone() or (None,)
+        if process == self.info.backend_pid:
+            self.execute(setting(limits, is_local=False))
+        else:  # a pooler made up what it told of itself
+            self.limits = limits
+        self.autocommit = False
 
     def wait(self, gen: PQGen[Any], *args: Any, **kwargs: Any) -> Any:
         """What the server answers.
@@ -39,18 +58,35 @@ class BoundedConnection(Connection[Any]):
             return end.value
 
 
-def connected(arguments: Sequence[Any], options: Mapping[str, Any], *, is_bounded: bool) -> Connection[Any]:
+def setting(limits: Mapping[str, float], *, is_local: bool) -> str:
+    """The statement that makes these settings, in seconds, for a transaction or for the session."""
+    calls = (f"set_config('{name}', '{int(seconds * 1000)}', {is_local})" for name, seconds in limits.items())
+    return f"SELECT {', '.join(calls)}"
+
+
+def connected(arguments: Sequence[Any], options: Mapping[str, Any], *, limits: Mapping[str, float]) -> Connection[Any]:
     """A connection; where there is none, its socket is closed.
 
     Args:
         arguments: of psycopg.
         options: of psycopg, by name.
-        is_bounded: whether it is given up when the server says nothing.
+        limits: what it is held to, in seconds; one with limits is also given up when the server says nothing.
 
     Raises:
         Error: there is none.
     """
-    kind = BoundedConnection if is_bounded else Connection[Any]
+    if not limits:
+        return _opened(Connection[Any], arguments, options)
+    connection = _opened(BoundedConnection, arguments, options)
+    try:
+        connection.hold_to(limits)
+    except Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _opened(kind: type[C], arguments: Sequence[Any], options: Mapping[str, Any]) -> C:
     try:
         return kind.connect(*arguments, **options)
     except Error as error:  # which holds the socket in a cycle, and garbage is looked for seldom

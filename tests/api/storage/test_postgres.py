@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
+from psycopg import ConnectionInfo
 from sqlalchemy import make_url, text
 
 from api.replay import Replay
 from api.storage import engines, silence
 from api.storage.database import Database
-from api.storage.engines import IDLE_SECONDS
+from api.storage.engines import IDLE_SECONDS, LIMITS
 from api.storage.positions import ONE_BY_ONE
 from api.storage.store import Store
 from kintsugi.client import Client
@@ -190,6 +191,40 @@ def test_an_attempt_to_connect_that_fails_leaves_no_socket_behind(database_url, 
         assert len(os.listdir("/proc/self/fd")) <= len(before)
     finally:
         gc.enable()
+        database.close()
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_every_transaction_is_held_to_its_limits_and_a_poolers_session_to_none(database_url, monkeypatch, is_pooled):
+    """What is asked for at the start (its source is `client` then) a pooler refuses; what is set for its session others may get."""
+    if is_pooled:
+        monkeypatch.setattr(ConnectionInfo, "backend_pid", 0)  # pgbouncer makes one up
+    database, held = Database(database_url), {(name, f"{seconds * 1000:g}", "session") for name, seconds in LIMITS.items()}
+    try:
+        for transaction in (database.reading, database.writing):
+            with transaction() as connection:
+                driver = connection.connection.driver_connection
+                assert limits(connection.exec_driver_sql) == held
+                driver.rollback()
+                assert (limits(driver.execute) == held) is not is_pooled
+    finally:
+        database.close()
+
+
+def limits(execute):
+    """The settings that bound what a session waits for, with their sources."""
+    found = execute("SELECT name, setting, source FROM pg_settings WHERE name = ANY(%s)", (list(LIMITS),))
+    return {tuple(row) for row in found.fetchall()}
+
+
+def test_no_statement_is_prepared_for_behind_a_pooler_its_name_may_be_that_of_another(database_url):
+    database = Database(database_url)
+    try:
+        for _ in range(10):
+            with database.writing() as connection:
+                prepared = connection.execute(text("SELECT statement FROM pg_prepared_statements")).all()
+        assert prepared == []
+    finally:
         database.close()
 
 
