@@ -34,7 +34,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(desk: DeskDep, *, reads_only: ReadsOnly = False) -> Response:
     """The process can answer: its database is within reach, of its version and open to be written, and it is not stopping.
 
-    Where the latest write failed for the database's sake (a full disk, somebody who holds it) another one has to succeed first.
+    Where a write failed for the database's sake (a full disk, somebody who holds it) one that it tries itself has to succeed first.
     It is answered within about a second.
     """
     if desk.watch.is_closed:

@@ -18,7 +18,7 @@ from api.storage.absence import Absence
 from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READ_ONLY, READING, SQLITE, engine_of
 from api.storage.files import OneFile
 from api.storage.tables import RENDEZVOUS
-from api.storage.writability import LatestWrite
+from api.storage.writability import FailedWrite
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
@@ -81,7 +81,7 @@ class Database:
         self._reading = self._engine.execution_options(**options)
         self._own = _Own()
         self._reads, self._writes = Absence(), Absence()
-        self._latest_write = LatestWrite()
+        self._failed_write = FailedWrite()
 
     def fill(self) -> None:
         """Open the connections that a SQLite file keeps, before its disk is full: to open one there may end the process (SIGBUS).
@@ -132,12 +132,12 @@ class Database:
             raise UnavailableError(message, field=DATABASE_FIELD)
 
     def require_written(self) -> None:
-        """Require that something can be written now, where the latest write failed; of what is tried then nothing stays.
+        """Require that something can be written now, where a write failed; of what is tried then nothing stays.
 
         Raises:
             UnavailableError: it cannot.
         """
-        self._latest_write.require(self._try_to_write)
+        self._failed_write.require(self._try_to_write)
 
     def _try_to_write(self) -> None:
         row = {"run": "", "key": "", "value": b"", "version": 0, "generation": 0, "changed_at": ""}  # no request can name it
@@ -196,7 +196,7 @@ class Database:
             UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
         with (
-            self._latest_write.noted(),
+            self._failed_write.noted(),
             self._writes.noticed(),
             _translated(self._folder),
             span("store.write"),

@@ -95,8 +95,8 @@ class Store:
         """Look whether the database can be used.
 
         Raises:
-            UnavailableError: it is not of this program's version any more, can only be read, does not answer, or takes nothing: the
-                latest write failed, and so does another one.
+            UnavailableError: it is not of this program's version any more, can only be read, does not answer, or takes nothing: a
+                write failed, and so does the one that is tried.
         """
         with self._database.reading():
             self.ping_to_read()

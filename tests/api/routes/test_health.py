@@ -12,7 +12,7 @@ from api.routes import health
 from api.storage import engines
 from api.storage.database import StorageFullError
 from api.storage.upgrade import HEAD
-from api.storage.writability import LatestWrite
+from api.storage.writability import FailedWrite
 from tests.api.requests import EVENTS, JOB, event, new_job
 
 
@@ -90,20 +90,32 @@ def test_a_probe_does_not_wait_for_whoever_holds_the_database(settings, database
 
 
 def test_while_one_tries_others_are_told_what_failed():
-    latest, told = LatestWrite(), []
+    failed, told = FailedWrite(), []
 
     def attempt():
         with pytest.raises(StorageFullError, match="make room"):
-            latest.require(lambda: told.append("tried twice at once"))
-        with latest.noted():
+            failed.require(lambda: told.append("tried twice at once"))
+        with failed.noted():
             told.append("tried")
 
-    latest.require(attempt)
-    with pytest.raises(StorageFullError), latest.noted():
+    failed.require(attempt)
+    with pytest.raises(StorageFullError), failed.noted():
         raise StorageFullError("make room", field="database_url")
-    latest.require(attempt)
-    latest.require(attempt)
+    failed.require(attempt)
+    failed.require(attempt)
     assert told == ["tried"]
+
+
+def test_a_write_that_finds_room_says_nothing_of_those_that_found_none():
+    """The audit log of refused events goes on where no event has room."""
+    failed, told = FailedWrite(), []
+    with pytest.raises(StorageFullError), failed.noted():
+        raise StorageFullError("make room", field="database_url")
+    with failed.noted():
+        told.append("logged")
+    for _ in range(2):
+        failed.require(lambda: told.append("tried"))
+    assert told == ["logged", "tried"]
 
 
 def test_metrics_count_events_decisions_and_requests(client, job):
