@@ -159,13 +159,17 @@ def _bound(connection: Connection) -> None:
 
     A process that is stopped as it writes loses its locks; one that reads holds none, and may plan meanwhile.
     """
-    from api.storage.silence import setting
-
     limits = dict(getattr(connection.connection.driver_connection, "limits", {}))
     if not connection.get_execution_options().get(READING):
         limits["idle_in_transaction_session_timeout"] = IDLE_SECONDS
     if limits:
         connection.exec_driver_sql(setting(limits, is_local=True))
+
+
+def setting(limits: Mapping[str, float], *, is_local: bool) -> str:
+    """The statement that makes these settings of PostgreSQL, in seconds, for a transaction or for the session."""
+    calls = (f"set_config('{name}', '{int(seconds * 1000)}', {is_local})" for name, seconds in limits.items())
+    return f"SELECT {', '.join(calls)}"
 
 
 def _leave_writing_to_server(connection: Any, _record: Any) -> None:

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from psycopg import Connection, Error, OperationalError
 from psycopg.abc import PQGen
 
-C = TypeVar("C", bound=Connection[Any])
+from api.storage.engines import setting
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection[Any])
 
 SILENCE_SECONDS = 35.0
 """How long a server may say nothing: longer than it may take for one statement, whose end it would tell itself."""
@@ -58,12 +60,6 @@ class BoundedConnection(Connection[Any]):
             return end.value
 
 
-def setting(limits: Mapping[str, float], *, is_local: bool) -> str:
-    """The statement that makes these settings, in seconds, for a transaction or for the session."""
-    calls = (f"set_config('{name}', '{int(seconds * 1000)}', {is_local})" for name, seconds in limits.items())
-    return f"SELECT {', '.join(calls)}"
-
-
 def connected(arguments: Sequence[Any], options: Mapping[str, Any], *, limits: Mapping[str, float]) -> Connection[Any]:
     """A connection; where there is none, its socket is closed.
 
@@ -86,7 +82,7 @@ def connected(arguments: Sequence[Any], options: Mapping[str, Any], *, limits: M
     return connection
 
 
-def _opened(kind: type[C], arguments: Sequence[Any], options: Mapping[str, Any]) -> C:
+def _opened(kind: type[ConnectionT], arguments: Sequence[Any], options: Mapping[str, Any]) -> ConnectionT:
     try:
         return kind.connect(*arguments, **options)
     except Error as error:  # which holds the socket in a cycle, and garbage is looked for seldom
