@@ -41,6 +41,10 @@ class Exchange:
 class LostLinkError(CommunicationError):
     """A link that a pass needs is not there; `value` is the neighbour."""
 
-    def __init__(self, worker: str) -> None:
-        super().__init__("the link that the reduction needs is lost", field="worker", value=worker)
+    def __init__(self, worker: str, why: str = "a reduction needs it, and it is not there") -> None:
+        super().__init__(why, field="worker", value=worker)
         self.worker = worker
+
+
+class UnfitMessageError(LostLinkError):
+    """A neighbour sent what does not belong to the pass: with that link it comes to nothing, as without it."""

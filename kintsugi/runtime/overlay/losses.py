@@ -36,7 +36,7 @@ class Losses:
         is_needed = other in needed_links(self._agent.effective, own.worker)
         if other not in overlay.neighbors(own.worker):  # by who is past the step that needed it
             if is_needed and self._is_still_needed(other):
-                self.report_missing(other, overlay.restarts)
+                self.report_missing(other, overlay.restarts, why)
             return
         known = self._known(other)
         if known is not None and known.incarnation > link.peer.incarnation:
@@ -58,8 +58,8 @@ class Losses:
             generation=max(overlay.generation, link.peer.generation),
         )
 
-    def report_missing(self, worker: str, restarts: int) -> None:
-        """Tell that a reduction of attempt `restarts` needs a link that is not there."""
+    def report_missing(self, worker: str, restarts: int, why: str) -> None:
+        """Tell that a reduction of attempt `restarts` needs a link that is not there, or of no use."""
         if self._tell_if_gone(worker, is_needed=True):
             return
         ends = tuple(sorted((self._agent.identity.worker, worker)))
@@ -69,7 +69,7 @@ class Losses:
             link=ends,
             interrupted=True,
             restarts=restarts,
-            detail="a reduction needs it, and it is not there",
+            detail=why,
         )
 
     def report_wrong(self, workers: Mapping[str, int], why: str) -> None:

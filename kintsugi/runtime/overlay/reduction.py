@@ -5,16 +5,16 @@ is that of the tree: own values first, then the children's in the order of the p
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kintsugi.core.errors import CommunicationError
-from kintsugi.runtime.overlay.exchange import Exchange
+from kintsugi.runtime.overlay.exchange import Exchange, UnfitMessageError
 from kintsugi.runtime.overlay.messages import NO_BYTES, Message
+from kintsugi.runtime.overlay.pieces import Pieces
 from kintsugi.runtime.overlay.tree import Position
 
 Vector = npt.NDArray[Any]
@@ -36,7 +36,7 @@ class Header:
     """Whether the vector is a mean already, which is only passed on."""
     attempt: int = 0
     """In which it was summed."""
-    states: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    states: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """What workers say of the state that they add to: `comparing.Said`."""
 
     def as_fields(self) -> dict[str, Any]:
@@ -53,6 +53,22 @@ class Header:
     def total_weight(self) -> float:
         """The same sum in whatever order the weights came together."""
         return math.fsum(self.weights.values())
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether each field is of its kind: it may be what a neighbour sent."""
+        ready = self.ready
+        return (
+            _are(self.weights, lambda weight: type(weight) in (int, float) and 0.0 < weight < math.inf)
+            and (ready is None or (isinstance(ready, dict) and type(ready.get("generation")) is type(ready.get("term", 0)) is int))
+            and isinstance(self.is_final, bool)
+            and type(self.attempt) is int
+            and _are(self.states, lambda said: isinstance(said, list | tuple) and [type(one) for one in said] == [int] * 4)
+        )
+
+
+def _are(told: object, is_sound: Callable[[Any], bool]) -> bool:
+    return isinstance(told, dict) and all(is_sound(one) for one in told.values())
 
 
 def merged(headers: Iterable[Header | None]) -> Header | None:
@@ -74,10 +90,33 @@ def merged(headers: Iterable[Header | None]) -> Header | None:
     )
 
 
-def header_of(fields: Mapping[str, Any]) -> Header | None:
-    """The header in a message's fields."""
-    told = fields.get("header")
-    return None if told is None else Header(**told)
+def header_of(worker: str, message: Message) -> Header | None:
+    """The header in a message of a neighbour.
+
+    Raises:
+        UnfitMessageError: it is none.
+    """
+    told = message.fields.get("header")
+    if told is None:
+        return None
+    try:
+        header = Header(**told)
+    except TypeError:
+        header = None
+    if header is None or not header.is_sound:
+        raise UnfitMessageError(worker, "sent a header that is none")
+    return header
+
+
+def required_header_of(worker: str, message: Message) -> Header:
+    """The header in a message that has to have one.
+
+    Raises:
+        UnfitMessageError: it has none.
+    """
+    if (header := header_of(worker, message)) is None:
+        raise UnfitMessageError(worker, "sent the beginning of a vector without its header")
+    return header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +160,8 @@ class TreeReduction:
         self._headers: dict[str, Header | None] = {}
         self._num_summed = self._num_final = 0
         self._is_empty = False
+        above = () if place.parent is None else ((place.parent, DOWN),)
+        self._pieces = Pieces(dict.fromkeys((*above, *((child, UP) for child in place.children)), len(self._slices)))
 
     def run(self) -> Reduced:
         """Take part until the whole mean is here and was passed on.
@@ -129,13 +170,13 @@ class TreeReduction:
             CalledOffError: the reductions restart.
             LostLinkError: a link that is needed is gone.
             UnavailableError: nothing moved for too long.
-            CommunicationError: a neighbour's vector has another length.
+            UnfitMessageError: a neighbour sent what does not belong to the pass.
         """
         self._sum_what_is_complete()
         while not self._is_over():
             worker, message = self._exchange.receive()
             if message.kind == DOWN:
-                self._take_down(message)
+                self._take_down(worker, message)
             else:
                 self._take_up(worker, message)
                 self._sum_what_is_complete()
@@ -146,10 +187,10 @@ class TreeReduction:
         return self._is_empty or self._num_final == len(self._slices)
 
     def _take_up(self, worker: str, message: Message) -> None:
-        index = int(message.fields["chunk"])
+        (index,) = self._pieces.take(worker, message)
         if index == 0:
-            self._headers[worker] = header_of(message.fields)
-        if message.fields.get("is_empty"):
+            self._headers[worker] = header_of(worker, message)
+        if self._pieces.take_empty(worker, message):
             self._empty.add(worker)
         else:
             self._arrived.setdefault(index, {})[worker] = vector_of(message, worker, self._slices[index], self._result.dtype)
@@ -195,15 +236,15 @@ class TreeReduction:
             np.divide(total, total.dtype.type(self._header.total_weight), out=self._result[self._slices[index]])
         self._send_down(index)
 
-    def _take_down(self, message: Message) -> None:
-        index = int(message.fields["chunk"])
+    def _take_down(self, worker: str, message: Message) -> None:
+        (index,) = self._pieces.take(worker, message)
         if index == 0:
-            self._header = header_of(message.fields)
-        if message.fields.get("is_empty"):
+            self._header = required_header_of(worker, message)
+        if self._pieces.take_empty(worker, message):
             self._is_empty = True
         else:
             where = self._slices[index]
-            self._result[where] = vector_of(message, str(self._place.parent), where, self._result.dtype)
+            self._result[where] = vector_of(message, worker, where, self._result.dtype)
         self._send_down(index)
 
     def _send_down(self, index: int) -> None:
@@ -229,13 +270,11 @@ def vector_of(message: Message, worker: str, where: slice, dtype: "np.dtype[Any]
     """The part of a vector in a message.
 
     Raises:
-        CommunicationError: it has another length than this worker's.
+        UnfitMessageError: it has another length than this worker's.
     """
     expected = (where.stop - where.start) * dtype.itemsize
     if message.num_bytes != expected:
-        raise CommunicationError(
-            f"sent {message.num_bytes} bytes where {expected} belong; do all train the same model?", field="worker", value=worker
-        )
+        raise UnfitMessageError(worker, f"sent {message.num_bytes} bytes where {expected} belong; do all train the same model?")
     return np.frombuffer(message.payload, dtype=dtype)
 
 

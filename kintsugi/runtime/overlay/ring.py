@@ -12,14 +12,15 @@ import numpy as np
 
 from kintsugi.runtime.overlay.exchange import Exchange
 from kintsugi.runtime.overlay.messages import Message
+from kintsugi.runtime.overlay.pieces import Pieces
 from kintsugi.runtime.overlay.reduction import (
     Header,
     Reduced,
     Vector,
     added,
     as_bytes,
-    header_of,
     merged,
+    required_header_of,
     slices,
     vector_of,
 )
@@ -62,6 +63,16 @@ class RingReduction:
         self._totals: dict[int, Header | None] = {}
         self._num_left = sum(len(chunks) for chunks in self._segments)
         self._is_empty = False
+        begun, made = self._index, (self._index + 1) % self._size
+        """The segments of which no sum comes by, for it begins here, and no mean, for it is made here."""
+        self._pieces = Pieces(
+            {
+                (self._before, kind, segment): len(chunks)
+                for segment, chunks in enumerate(self._segments)
+                for kind, own in ((_SUM, begun), (_MEAN, made))
+                if segment != own
+            }
+        )
 
     def run(self) -> Reduced:
         """Take part until the whole mean is here and was passed on.
@@ -70,25 +81,27 @@ class RingReduction:
             CalledOffError: the reductions restart.
             LostLinkError: a link that is needed is gone.
             UnavailableError: nothing moved for too long.
-            CommunicationError: a neighbour's vector has another length.
+            UnfitMessageError: a neighbour sent what does not belong to the pass.
         """
         for chunk in range(len(self._segments[self._index])):
             self._send(_SUM, self._index, chunk, self._own_part(self._index, chunk), self._own_header)
         while self._num_left:
-            _, message = self._exchange.receive()
-            segment, chunk = (int(number) for number in message.fields["chunk"])
+            worker, message = self._exchange.receive()
+            segment, chunk = self._pieces.take(worker, message)
+            header = None if chunk else required_header_of(worker, message)
+            part = self._part(segment, chunk, message)
             if message.kind == _SUM:
-                self._add(segment, chunk, message)
+                self._add(segment, chunk, part, header)
             else:
-                self._keep(segment, chunk, self._part(segment, chunk, message), header_of(message.fields))
+                self._keep(segment, chunk, part, header)
         assert self._header is not None
         return Reduced(header=self._header, vector=None if self._is_empty else self._result)
 
-    def _add(self, segment: int, chunk: int, message: Message) -> None:
+    def _add(self, segment: int, chunk: int, part: Vector | None, header: Header | None) -> None:
         """Add this worker's part to a sum that comes by; the last one makes the mean of it."""
-        total = added([self._part(segment, chunk, message), self._own_part(segment, chunk)])
+        total = added([part, self._own_part(segment, chunk)])
         if chunk == 0:
-            self._totals[segment] = merged([header_of(message.fields), self._own_header])
+            self._totals[segment] = merged([header, self._own_header])
         header = self._totals[segment]
         if segment != (self._index + 1) % self._size:
             self._send(_SUM, segment, chunk, total, header)

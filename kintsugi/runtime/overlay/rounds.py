@@ -55,7 +55,7 @@ class Rounds:
         options: OverlayOptions,
         make: Callable[[], Vector],
         comparison: Comparison,
-        report_missing: Callable[[str, int], None],
+        report_missing: Callable[[str, int, str], None],
         report_wrong: Callable[[Mapping[str, int], str], None],
     ) -> None:
         """Begin with the overlay as the agent knows it.
@@ -68,7 +68,7 @@ class Rounds:
             options: times and sizes.
             make: gives memory for one vector, which is its own as long as anything refers to it.
             comparison: of what the workers hold.
-            report_missing: is told of a neighbour whose link an attempt needs and has not.
+            report_missing: is told of a neighbour whose link an attempt needs and has not, or has to no use, and why.
             report_wrong: is told of workers, in which life, that hold something else than most, and why.
         """
         self._worker, self._links, self._inbox = worker, links, inbox
@@ -143,7 +143,7 @@ class Rounds:
                     raise LostTrackError(f"has {self.number} of {self._newest} reductions", field="worker", value=self._worker)
                 return self._reduce(number, own, weight)
             except LostLinkError as error:
-                self._await_restart(error.worker)
+                self._await_restart(error)
             except WrongPeersError as error:
                 self._await_next_attempt(error.worker)
                 self._report_if_counted(error)
@@ -163,7 +163,7 @@ class Rounds:
         try:
             self.settle()
         except LostLinkError as error:
-            self._await_restart(error.worker)
+            self._await_restart(error)
         except CalledOffError:
             self._require_open()
         except UnavailableError as error:
@@ -297,12 +297,12 @@ class Rounds:
             self._comparison.require_agreement()
             raise GivenUpError(self._desired.why_given_up or "was closed", field="worker", value=self._worker)
 
-    def _await_restart(self, lost: str) -> None:
+    def _await_restart(self, error: LostLinkError) -> None:
         """Wait for the next attempt, a little longer each time that one fails in the same way."""
         self._num_lost += 1
         threading.Event().wait(pause_seconds(self._num_lost))
-        self._report_missing(lost, self.restarts)
-        self._await_next_attempt(lost)
+        self._report_missing(error.worker, self.restarts, error.message)
+        self._await_next_attempt(error.worker)
 
     def _explained(self, error: UnavailableError) -> UnavailableError:
         """An error of a wait that came to nothing, with what may have been waited for."""

@@ -1,11 +1,12 @@
 """After a failure: everybody says what it has committed, so that no step gets two sums and none is lost."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from kintsugi.runtime.overlay.exchange import Exchange
+from kintsugi.runtime.overlay.exchange import Exchange, UnfitMessageError
+from kintsugi.runtime.overlay.messages import Message
 from kintsugi.runtime.overlay.tree import Position
 
 _SAY, _VERDICT = "say", "verdict"
@@ -68,23 +69,39 @@ def settle(exchange: Exchange, place: Position, committed: Standing, overlay: Ma
     Raises:
         CalledOffError: the reductions restart once more.
         LostLinkError: a link that is needed is gone.
+        UnfitMessageError: somebody said what nobody can go on from.
         UnavailableError: somebody said nothing for too long.
     """
     known: dict[str, Standing] = {place.worker: committed}
     awaited = set(place.children)
     while awaited:
         worker, message = exchange.receive()
-        known |= _standings(message.fields["committed"])
+        known |= _standings(worker, message, _SAY, awaited, worker)
         awaited.discard(worker)
     settled = Settled(committed=known, overlay=overlay)
     if place.parent is not None:
         exchange.send(place.parent, _SAY, {"committed": known})
-        _, verdict = exchange.receive()
-        settled = Settled(committed=_standings(verdict.fields["committed"]), overlay=verdict.fields["overlay"])
+        worker, verdict = exchange.receive()
+        committed_by = _standings(worker, verdict, _VERDICT, (place.parent,), place.worker)
+        settled = Settled(committed=committed_by, overlay=verdict.fields.get("overlay") or {})
     for child in place.children:
         exchange.send(child, _VERDICT, {"committed": dict(settled.committed), "overlay": settled.overlay})
     return settled
 
 
-def _standings(told: Mapping[str, Any]) -> dict[str, Standing]:
-    return {worker: Standing(*standing) for worker, standing in told.items()}
+def _standings(worker: str, message: Message, kind: str, awaited: Collection[str], meant: str) -> dict[str, Standing]:
+    """What a neighbour that is `awaited` says in a message of a kind, of `meant` at least.
+
+    Raises:
+        UnfitMessageError: it says something else.
+    """
+    told = message.fields.get("committed")
+    if worker not in awaited or message.kind != kind or not isinstance(told, dict) or meant not in told:
+        raise UnfitMessageError(worker, f"sent something else ({message.kind}) than what all have committed")
+    if not all(isinstance(one, list | tuple) and _is_standing(one) for one in told.values()):
+        raise UnfitMessageError(worker, "told what nobody can have committed")
+    return {other: Standing(*standing) for other, standing in told.items()}
+
+
+def _is_standing(told: Sequence[Any]) -> bool:
+    return len(told) == 3 and all(type(one) is int for one in told[:2]) and (told[2] is None or type(told[2]) is int)

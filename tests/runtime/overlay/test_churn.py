@@ -15,6 +15,7 @@ from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay import arrival, losses, sources
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator
+from kintsugi.runtime.overlay.exchange import Exchange
 from kintsugi.runtime.overlay.messages import NO_BYTES, Message, write
 from kintsugi.runtime.overlay.reduction import DOWN, TreeReduction
 from kintsugi.runtime.overlay.sources import SEAL
@@ -334,3 +335,27 @@ def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():
     crew.finish()
     check(crew)
     assert again.coordinator.links.identity.incarnation > lost.coordinator.links.identity.incarnation
+
+
+def test_a_link_over_which_what_belongs_to_no_pass_comes_is_given_up_and_the_reduction_goes_around_it(monkeypatch):
+    send, is_garbled = Exchange.send, threading.Event()
+
+    def garbled_once(self, worker, kind, fields, payload=NO_BYTES):
+        if self._links.identity.worker == "c" and is_garbled.is_set():
+            is_garbled.clear()
+            fields = {"chunk": 99}
+        send(self, worker, kind, fields, payload)
+
+    crew = Crew()
+    crew.start_connected("a", "b", "c")
+    monkeypatch.setattr(Exchange, "send", garbled_once)
+    is_garbled.set()
+    (event,) = crew.desk.until(lambda _: crew.desk.num(OverlayEventKind.LINK_DISCONNECTED)) and [
+        one for one in crew.desk.events if one.kind is OverlayEventKind.LINK_DISCONNECTED
+    ]
+    for member in crew.members.values():
+        member.await_steps(member.num_steps + 2)
+    crew.finish()
+    check(crew)
+    assert "c" in event.link
+    assert "sent piece 99 of a vector" in event.detail

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kintsugi.core.errors import CommunicationError
 from kintsugi.core.overlay import Shape, SynchronizationPolicy
+from kintsugi.runtime.overlay.exchange import UnfitMessageError
 from kintsugi.runtime.overlay.reduction import Header, TreeReduction, merged
 from kintsugi.runtime.overlay.ring import RingReduction
 from kintsugi.runtime.overlay.rounds import pause_seconds
@@ -125,10 +125,100 @@ def test_another_model_is_noticed():
             wire, position(policy, wire.worker), header=header, own=result.copy(), result=result, chunk_bytes=1024
         ).run()
 
-    with pytest.raises(CommunicationError, match="same model"):
+    with pytest.raises(UnfitMessageError, match="same model"):
         together(
             ("b", "a"), lambda wire: work(wire) if wire.worker == "a" else wire.send("a", "up", {"chunk": 0}, np.zeros(4).data)
         )
+
+
+FOUR, HEADER = np.zeros(4).data, Header(weights={"b": 1.0}).as_fields()
+"""Two pieces, and what comes with the first one."""
+
+
+@pytest.mark.parametrize(
+    ("teller", "said"),
+    [
+        ("b", [("up", {"chunk": 0, "header": HEADER}), ("up", {"chunk": 0, "header": HEADER})]),
+        ("b", [("up", {"chunk": 1, "header": HEADER})]),
+        ("b", [("up", {"chunk": 0, "header": HEADER}), ("up", {"chunk": -1})]),
+        ("b", [("up", {"chunk": "0", "header": HEADER})]),
+        ("b", [("up", {"chunk": [0, 0], "header": HEADER})]),
+        ("b", [("up", {"header": HEADER})]),
+        ("b", [("down", {"chunk": 0, "header": HEADER})]),
+        ("b", [("up", {"chunk": 0, "header": 5})]),
+        ("b", [("up", {"chunk": 0, "header": HEADER | {"more": 1}})]),
+        ("b", [("up", {"chunk": 0, "header": HEADER | {"weights": {"b": "much"}}})]),
+        ("b", [("up", {"chunk": 0, "header": HEADER | {"weights": {"b": float("nan")}}})]),
+        ("b", [("up", {"chunk": 0, "header": HEADER | {"ready": {"term": 1}}})]),
+        ("b", [("up", {"chunk": 0, "header": HEADER | {"states": {"b": [1, 2]}}})]),
+        ("b", [("up", {"chunk": 0, "header": HEADER}), ("up", {"chunk": 1, "is_empty": True})]),
+        ("c", [("up", {"chunk": 0, "header": HEADER})]),
+        ("a", [("down", {"chunk": 0})]),
+        ("a", [("down", {"chunk": 0, "header": HEADER}), ("down", {"chunk": 0, "header": HEADER})]),
+    ],
+)
+def test_what_does_not_belong_to_a_pass_is_refused_with_its_teller(teller, said):
+    policy = SynchronizationPolicy(shape=Shape.TREE, order=("a", "m", "b"), parents={"m": "a", "b": "m"})
+
+    def work(wire):
+        if wire.worker == "m":
+            place, result = position(policy, "m"), np.zeros(8)
+            return TreeReduction(wire, place, header=Header(), own=result.copy(), result=result, chunk_bytes=32).run()
+        return [wire.send("m", kind, fields, FOUR) for kind, fields in said if wire.worker == teller]
+
+    with pytest.raises(UnfitMessageError) as refused:
+        together(("m", "a", "b", "c"), work)
+    assert refused.value.worker == teller
+
+
+@pytest.mark.parametrize(
+    ("teller", "kind", "fields"),
+    [
+        ("c", "sum", {"chunk": [0, 0], "header": HEADER}),  # the first's own segment
+        ("c", "mean", {"chunk": [1, 0], "header": HEADER}),  # which the first makes itself
+        ("c", "sum", {"chunk": [3, 0], "header": HEADER}),
+        ("c", "sum", {"chunk": [2, 1], "header": HEADER}),
+        ("c", "sum", {"chunk": 2, "header": HEADER}),
+        ("c", "sum", {"chunk": [2, 0]}),
+        ("b", "sum", {"chunk": [2, 0], "header": HEADER}),
+    ],
+)
+def test_what_does_not_belong_to_a_ring_is_refused_with_its_teller(teller, kind, fields):
+    def work(wire):
+        if wire.worker == "a":
+            result = np.zeros(6)
+            arguments = {"header": Header(), "own": result.copy(), "result": result, "chunk_bytes": 16}
+            return RingReduction(wire, "a", ("a", "b", "c"), **arguments).run()
+        return wire.send("a", kind, fields, np.zeros(2).data) if wire.worker == teller else None
+
+    with pytest.raises(UnfitMessageError) as refused:
+        together(("a", "b", "c"), work)
+    assert refused.value.worker == teller
+
+
+@pytest.mark.parametrize(
+    ("teller", "kind", "fields"),
+    [
+        ("b", "verdict", {"committed": {"b": [1, 0, None]}}),
+        ("b", "say", {}),
+        ("b", "say", {"committed": [1]}),
+        ("b", "say", {"committed": {"a": [1, 0, None]}}),
+        ("b", "say", {"committed": {"b": [1, 0]}}),
+        ("b", "say", {"committed": {"b": [1, "0", None]}}),
+        ("c", "say", {"committed": {"c": [1, 0, None]}}),
+    ],
+)
+def test_what_nobody_can_settle_on_is_refused_with_its_teller(teller, kind, fields):
+    policy = SynchronizationPolicy(shape=Shape.TREE, order=("a", "b"), parents={"b": "a"})
+
+    def work(wire):
+        if wire.worker == "a":
+            return settle(wire, position(policy, "a"), Standing(1, 0, None), {})
+        return wire.send("a", kind, fields) if wire.worker == teller else None
+
+    with pytest.raises(UnfitMessageError) as refused:
+        together(("a", "b", "c"), work)
+    assert refused.value.worker == teller
 
 
 def test_the_total_weight_does_not_depend_on_the_order():
