@@ -176,14 +176,17 @@ class Arrival:
         """Hashed and written by the link's own thread: those of other links do not wait for it."""
         begin, end = int(message.fields["at"]), int(message.fields["at"]) + message.num_bytes
         packed = self._packed
-        if packed is None or end > packed.num_bytes:
+        if packed is None or begin < 0 or end > packed.num_bytes:
             self.failure = f"{worker} sends what does not belong to the state"
             return True
         with self._lock:
             if self._is_over or worker not in self.opened:  # complete without it, or lost meanwhile and replaced
                 return False
-            self._num_writing += 1
             stretch = self._running.setdefault(worker, _Stretch(begin, begin))
+            if begin != stretch.end:  # what is between them would count as proven
+                self.failure = f"{worker} sends bytes from {begin} on behind those to {stretch.end}"
+                return True
+            self._num_writing += 1
         try:
             stretch.seal.update(message.payload)
             packed.write(begin, torch.frombuffer(message.payload, dtype=torch.uint8))

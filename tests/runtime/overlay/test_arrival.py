@@ -77,6 +77,8 @@ HEADER = state().header.decode()
     [
         ([("s0", SHARD, {"at": 0}, b"1234"), ("s0", SEAL, {"begin": 0, "end": 4, "xxh3": "0" * 32}, b"")], "not what it sent"),
         ([("s0", SHARD, {"at": 208}, b"12345678")], "does not belong"),
+        ([("s0", SHARD, {"at": -4}, b"1234")], "does not belong"),
+        ([("s0", SHARD, {"at": 0}, b"1234"), ("s0", SHARD, {"at": 8}, b"1234")], "from 8 on behind those to 4"),
         ([("s1", OPEN, {"header": "[]", "round": 4, "attempt": 0, "ranges": []}, b"")], "another state"),
         ([("s1", OPEN, {"header": HEADER, "round": 4, "attempt": 1, "ranges": []}, b"")], "another state"),
         ([("s1", GONE, {}, b"")], "has let go"),
