@@ -7,6 +7,7 @@ Bursts double until two of them agree (TCP's window opens with them, and one may
 Then the other end does the same: the slower direction counts, and the first reduction over the link finds both windows open.
 """
 
+import math
 import statistics
 import threading
 import time
@@ -95,13 +96,19 @@ class Prober:
             self._changed.notify_all()
 
     def hear(self, worker: str, message: Message) -> None:
-        """Take a message of one of the kinds of a probe."""
+        """Take a message of one of the kinds of a probe.
+
+        Raises:
+            CommunicationError: it should tell a rate, and tells none.
+        """
         if message.kind == ECHO:
             self._links.tell(worker, ECHOED, {})
         elif message.kind == BURST:
             self._see(worker, message)
         elif message.kind == RETURN:
             threading.Thread(target=self._return, args=(worker,), name=f"overlay-returns-{worker}", daemon=True).start()
+        elif message.kind != ECHOED and not _is_rate(message.fields.get("seconds_per_byte")):
+            raise CommunicationError("answered a probe without a rate", field="link")
         else:
             with self._changed:
                 self._answers[worker, message.kind] = message
@@ -191,6 +198,10 @@ class Prober:
         began = time.perf_counter()
         ask()
         return time.perf_counter() - began
+
+
+def _is_rate(told: object) -> bool:
+    return type(told) in (int, float) and 0.0 <= told < math.inf  # type: ignore[operator]
 
 
 def _overtaken(link: Link) -> OvertakenError:

@@ -125,6 +125,15 @@ def test_the_slower_direction_counts(back, found):
     assert Line([1e-8, 1e-8], back).measured_rate() == found
 
 
+@pytest.mark.parametrize(
+    "told", [{}, *({"seconds_per_byte": rate} for rate in ("1", None, True, -1.0, float("nan"), float("inf")))]
+)
+@pytest.mark.parametrize("kind", [SEEN, RETURNED])
+def test_an_answer_without_a_rate_costs_the_link_and_leaves_no_probe_unfinished(kind, told):
+    with pytest.raises(CommunicationError, match="without a rate"):
+        Line([]).answer(kind, **told)
+
+
 def test_a_link_that_was_connected_anew_is_measured_once_and_the_earlier_probe_ends():
     """What answers the earlier probe, or is left of its burst, is not taken for an answer to the later one."""
     line = Line([1e-8, 1e-8])
