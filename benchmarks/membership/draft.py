@@ -47,9 +47,7 @@ class Draft:
         if self.states[other] == CRASHED or self.cut & between:
             self.broken |= link(member, other)
             return False
-        if not self.connected & between:
-            self.connected |= between
-            self.broken &= ~link(other, member)  # who has not heard yet that an earlier connection is gone has a new one
+        self.connected |= between  # the other one may still be to hear that an earlier connection is gone
         return True
 
     def disconnect(self, member: int, other: int) -> None:

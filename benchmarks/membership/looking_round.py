@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from benchmarks.membership.draft import Draft
 from benchmarks.membership.members import Event
 from benchmarks.membership.settling import Settling
-from benchmarks.membership.world import CRASHED, World, link, links, pair
+from benchmarks.membership.world import CRASHED, World, links, pair
 from kintsugi.runtime.ring.state import State
 
 
@@ -66,7 +66,6 @@ class LookingRound(Settling):
         """A member that was given up answers over a new connection."""
         for outcome in self.reactions(world, member, ("found", other)):
             draft = Draft(world)
-            draft.broken &= ~link(member, other)
             draft.connect(member, other)
             yield self.applied(draft, member, outcome, ("found", self.names[member], self.names[other]))
 

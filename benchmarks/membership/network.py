@@ -57,7 +57,11 @@ class Network(LookingRound):
         yield from self._beginnings(world)
         yield from self._joinings(world)
         for member, other in links(world.broken):
-            if world.states[member] != AWAITED:
+            if world.states[member] == AWAITED:
+                continue
+            if world.connected & pair(member, other):
+                yield from self._replaced(world, member, other)
+            else:
                 yield from self._lost(Draft(world), member, other, "lost")
         yield from self._services(world, are_contested=True)
         yield from self._answers(world)
@@ -82,6 +86,13 @@ class Network(LookingRound):
         before = draft.world()
         for outcome in self.reactions(before, member, ("lost", other, False)):
             yield self.applied(Draft(before), member, outcome, (how, self.names[member], self.names[other]))
+
+    def _replaced(self, world: World, member: int, other: int) -> Iterator[tuple[Event, World]]:
+        """A member hears that a connection is gone to one that it has another one with by now."""
+        for outcome in self.reactions(world, member, ("missed", other)):
+            draft = Draft(world)
+            draft.broken &= ~link(member, other)
+            yield self.applied(draft, member, outcome, ("replaced", self.names[member], self.names[other]))
 
     def _missed(self, draft: Draft, member: int, other: int) -> Iterator[tuple[Event, World]]:
         """What was under way between two members is lost, and they stay connected."""

@@ -91,6 +91,16 @@ def test_a_mistake_is_found_in_fewer_worlds_as_well(monkeypatch: pytest.MonkeyPa
     assert "cut" in report.trace[0]
 
 
+def test_who_has_another_connection_by_now_hears_that_the_one_before_is_gone() -> None:
+    """Before the breaks were heard of, two members took back the third one, whose message went over the earlier connection."""
+    network = Network(3, can_crash=False, can_freeze=False, can_cut=False, can_break=True, hurries=True, commits=False)
+    world = network.initial(2)
+    way = ["break a c", "break b c", "deliver b a", "found b c", "deliver a b", "deliver b c", "found a c", "deliver a b"]
+    for wanted in way:
+        world = next(after for event, after in network.next(world) if event[:3] == tuple(wanted.split()))
+    assert ("replaced", "c", "a") in [event for event, _ in network.next(world)]
+
+
 def test_an_exploration_that_is_broken_off_says_so() -> None:
     assert not explore(Network(3), 1, most_states=50).is_complete
 
