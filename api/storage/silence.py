@@ -76,7 +76,7 @@ def connected(arguments: Sequence[Any], options: Mapping[str, Any], *, limits: M
     connection = _opened(BoundedConnection, arguments, options)
     try:
         connection.hold_to(limits)
-    except Error:
+    except BaseException:
         connection.close()
         raise
     return connection
