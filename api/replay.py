@@ -118,7 +118,7 @@ class Replay:
             try:
                 after, history = history.after(entry.content, entry.received_at), history.replayed(entry)
             except KintsugiError as error:
-                yield replace(result, differences=(_impossible("entry", entry.content, error),))
+                yield replace(result, differences=(impossible("entry", entry.content, error),))
                 return
             is_last = follower[0] is None or follower[0].received_at != entry.received_at
             found = [*_entry_compared(history, entry), *_state_compared(history, kept)]
@@ -151,13 +151,13 @@ class Replay:
         try:
             stored = self._store.decision(self.job, result.generation)
         except NotFoundError as error:
-            return replace(result, differences=(_impossible("decision", None, error),))
+            return replace(result, differences=(impossible("decision", None, error),))
         found, policy = list(self._documents_compared(stored)), None
         try:
             policy = str(json.loads(stored.wording.text())["plan"]["policy"])
             found += differences(_comparable(stored), _comparable(self._decided_again(result, history)))
         except (KintsugiError, ValueError, zlib.error) as error:
-            found.append(_impossible("decision", policy, error))
+            found.append(impossible("decision", policy, error))
         return replace(result, policy=policy, planner_version=stored.planner_version, differences=tuple(found))
 
     def _decided_again(self, result: Replayed, history: History | None) -> StoredDecision:
@@ -222,7 +222,8 @@ def _beyond(history: History, reached: Mapping[str, int], is_ended: bool) -> Ite
         yield Difference(field="endings", stored="ended", replayed="going on")
 
 
-def _impossible(field: str, stored: Any, error: Exception) -> Difference:
+def impossible(field: str, stored: Any, error: Exception) -> Difference:
+    """What stands in a log and cannot have happened there."""
     return Difference(field=field, stored=stored, replayed=f"cannot be: {error}")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, union, update
 
 from api.access.callers import caller
 from api.storage.database import Database, OvertakenError
@@ -94,6 +94,16 @@ class Book:
         """Up to `limit` lines behind number `after`."""
         with self._database.reading() as connection:
             return tuple(_entry_of(row) for row in connection.execute(ENTRIES_AFTER, {"name": job, "after": after, "most": limit}))
+
+    def last_number(self, job: str) -> int:
+        """The number of the last line of a log, 0 where there is none."""
+        with self._database.reading() as connection:
+            return connection.execute(select(func.max(OVERLAY_LOG.c.number)).where(OVERLAY_LOG.c.job == job)).scalar_one() or 0
+
+    def jobs(self) -> list[str]:
+        """The jobs that have an overlay, or lines of a log of one; ascending."""
+        with self._database.reading() as connection:
+            return sorted(connection.execute(union(select(OVERLAYS.c.job), select(OVERLAY_LOG.c.job))).scalars())
 
     def generations(self, jobs: Sequence[str]) -> dict[str, int]:
         """The latest generation of each of `jobs` that has an overlay."""

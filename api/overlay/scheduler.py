@@ -182,10 +182,11 @@ def _require_same(seen: OverlayEvent, event: OverlayEvent) -> None:
     Raises:
         ConflictError: it is another one.
     """
-    if (seen.kind, _subject(seen)) != (event.kind, _subject(event)):
-        message = f"belongs to another event, {seen.kind.value} of {_subject(seen)}; give each event an id of its own"
+    if (seen.kind, subject(seen)) != (event.kind, subject(event)):
+        message = f"belongs to another event, {seen.kind.value} of {subject(seen)}; give each event an id of its own"
         raise ConflictError(message, field="id", value=event.id)
 
 
-def _subject(event: OverlayEvent) -> str:
+def subject(event: OverlayEvent) -> str:
+    """Whom or what an event is about: a worker, or the two of a link."""
     return event.worker or "" if event.link is None else " - ".join(sorted(event.link))

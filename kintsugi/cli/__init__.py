@@ -27,7 +27,7 @@ COMMANDS = {
     "trace": "A plan's schedule, or a run's measured actions, as a trace for Perfetto.",
     "serve": "Run the service.",
     "token": "Issue, list and revoke the service's tokens.",
-    "replay": "Make the decisions of jobs again from a service's database, and compare.",
+    "replay": "Make the decisions of jobs again from a service's database, play overlays back, and compare.",
     "demo": "Train a real job, kill its workers, and watch it go on.",
     "profile": "Measure a model's profile on this machine, or import one.",
     "export": "A plan in the words of Megatron-LM, TorchTitan or torch.distributed.pipelining.",

@@ -1,6 +1,8 @@
-"""`kintsugi replay`: make the decisions of jobs again from what the service stored, and compare."""
+"""`kintsugi replay`: make the decisions of jobs again from what the service stored, play overlays back, and compare."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from api.differences import Difference
+from api.overlay.assembly import planner_of
+from api.overlay.book import Book
+from api.overlay.replay import OverlayReplay
 from api.replay import Replay, Replayed, lacking
 from api.settings import settings_of
 from api.storage.store import Store
@@ -19,6 +24,7 @@ from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.version import __version__
+from planner.overlay.synchronization import SynchronizationPlanner
 
 PAGE = 1_000
 MOST_SHOWN = 20
@@ -27,7 +33,8 @@ MOST_SHOWN = 20
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command("replay", help="Make the decisions of jobs again from a service's database, and compare.")(replay)
+    help_text = "Make the decisions of jobs again from a service's database, play overlays back, and compare."
+    app.command("replay", help=help_text)(replay)
 
 
 def replay(
@@ -41,70 +48,119 @@ def replay(
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TABLE,
 ) -> int:
-    """Replay the logs of jobs; exit 1 where anything comes out differently."""
+    """Replay the logs of jobs and overlays; exit 1 where anything comes out differently."""
     if generation is not None and job is None:
         raise InvalidInputError("says which decision of a job; name it by --job", field="generation", value=generation)
-    store = Store(database_url or settings_of().database_url, read_only=True)
+    settings = settings_of()
+    store = Store(database_url or settings.database_url, read_only=True)
     try:
         store.open()
-        replays = [Replay(store, name, generation=generation) for name in ([job] if job is not None else _jobs(store))]
-        outcomes = {one.job: list(_tracked(one)) for one in replays}
-        lacks = lacking(store) if job is None else ()
+        overlays = _overlays(store, planner_of(settings), job) if generation is None else []
+        jobs = [Replay(store, name, generation=generation) for name in _jobs(store, job, may_lack=bool(overlays))]
+        found = Found(
+            jobs={one.job: list(_tracked(one)) for one in jobs},
+            overlays={one.job: list(_tracked(one)) for one in overlays},
+            lacks=lacking(store) if job is None else (),
+        )
     finally:
         store.close()
     if form is Format.JSON:
-        print_json(_document(outcomes, lacks))
+        print_json(_document(found))
     else:
-        _print(outcomes, lacks)
-    return int(bool(lacks) or any(entry.differences for entries in outcomes.values() for entry in entries))
+        _print(found)
+    return int(not found.is_same)
 
 
-def _jobs(store: Store) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What every line came out as, by the job's name, and what is missing among all."""
+
+    jobs: Mapping[str, Sequence[Replayed]]
+    overlays: Mapping[str, Sequence[Replayed]]
+    lacks: Sequence[Difference]
+
+    @property
+    def entries(self) -> Iterator[Replayed]:
+        """All of them."""
+        return chain.from_iterable((*self.jobs.values(), *self.overlays.values()))
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing came out differently, and nothing is missing."""
+        return not self.lacks and not any(entry.differences for entry in self.entries)
+
+
+def _jobs(store: Store, only: str | None, *, may_lack: bool) -> Iterator[str]:
+    """The jobs to replay; one that is named and is not there only where it need not be."""
+    if only is not None:
+        yield from () if may_lack and store.job(only) is None else (only,)
+        return
     after = ""
     while page := store.job_ids(after=after, limit=PAGE):
         yield from page
         after = page[-1]
 
 
-def _tracked(one: Replay) -> Iterable[Replayed]:
+def _overlays(store: Store, planner: SynchronizationPlanner, only: str | None) -> list[OverlayReplay]:
+    names = Book(store.database).jobs()
+    return [OverlayReplay(store.database, name, planner) for name in names if only in (None, name)]
+
+
+def _tracked(one: Replay | OverlayReplay) -> Iterable[Replayed]:
     """A job's entries, with their progress on a terminal's standard error."""
     console = terminal(stderr=True)
     return track(one, escape(one.job), total=one.num_entries + 1, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _document(outcomes: dict[str, list[Replayed]], lacks: Sequence[Difference]) -> dict[str, Any]:
+def _document(found: Found) -> dict[str, Any]:
     jobs = [
-        {
-            "job": job,
-            "is_same": not any(entry.differences for entry in entries),
-            "num_decisions": sum(entry.policy is not None for entry in entries),
-            "entries": [{**encode(entry), "is_same": not entry.differences} for entry in entries],
-        }
-        for job, entries in outcomes.items()
+        _told_of(job, entries) | {"num_decisions": sum(entry.policy is not None for entry in entries)}
+        for job, entries in found.jobs.items()
     ]
-    is_same = not lacks and all(job["is_same"] for job in jobs)
-    return {"planner_version": __version__, "is_same": is_same, "differences": encode(lacks), "jobs": jobs}
+    overlays = [_told_of(job, entries) for job, entries in found.overlays.items()]
+    return {
+        "planner_version": __version__,
+        "is_same": found.is_same,
+        "differences": encode(found.lacks),
+        "jobs": jobs,
+        "overlays": overlays,
+    }
 
 
-def _print(outcomes: dict[str, list[Replayed]], lacks: Sequence[Difference]) -> None:
+def _told_of(job: str, entries: Sequence[Replayed]) -> dict[str, Any]:
+    return {
+        "job": job,
+        "is_same": not any(entry.differences for entry in entries),
+        "entries": [{**encode(entry), "is_same": not entry.differences} for entry in entries],
+    }
+
+
+def _print(found: Found) -> None:
     console = terminal()
-    for job, entries in outcomes.items():
-        console.print(_table(job, entries))
-        for entry in entries:
-            _print_differences(console, f"entry {entry.number}", entry.differences)
-    _print_differences(console, "all logs", lacks)
-    decisions = [entry for entries in outcomes.values() for entry in entries if entry.policy is not None]
+    for name, outcomes in (("job", found.jobs), ("overlay of job", found.overlays)):
+        for job, entries in outcomes.items():
+            console.print(_table(f"{name} {job}", entries))
+            for entry in entries:
+                _print_differences(console, f"entry {entry.number}", entry.differences)
+    _print_differences(console, "all logs", found.lacks)
+    decisions = [entry for entry in found.entries if entry.policy is not None]
     others = sorted({str(entry.planner_version) for entry in decisions} - {__version__})
     made = f"; some were made by {', '.join(others)}" if others else ""
-    num_different = sum(bool(entry.differences) for entries in outcomes.values() for entry in entries)
-    found = [f"{num_different} {'entry' if num_different == 1 else 'entries'} came out differently"] if num_different else []
-    found += ["others are missing"] if lacks else []
-    verdict = styled("red", " and ".join(found)) if found else styled("green", "all the same")
-    console.print(Text(f"{len(decisions)} decisions made again by planner {__version__}{made}: ").append_text(verdict))
+    num_different = sum(bool(entry.differences) for entry in found.entries)
+    verdicts = [f"{num_different} {'entry' if num_different == 1 else 'entries'} came out differently"] if num_different else []
+    verdicts += ["others are missing"] if found.lacks else []
+    verdict = styled("red", " and ".join(verdicts)) if verdicts else styled("green", "all the same")
+    played = f" and {_counted(len(found.overlays), 'overlay')} played back" if found.overlays else ""
+    again = f"{_counted(len(decisions), 'decision')} made again{played} by planner {__version__}{made}: "
+    console.print(Text(again).append_text(verdict))
 
 
-def _table(job: str, entries: list[Replayed]) -> Table:
-    table = Table(title=f"job {job}", title_justify="left")
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _table(title: str, entries: Sequence[Replayed]) -> Table:
+    table = Table(title=title, title_justify="left")
     for name in ("entry", "time", "what, and policy", "generation", "planner", "replayed"):
         table.add_column(name, no_wrap=not name.startswith("what"), overflow="fold")  # rather than cut off, on narrow screens
     for entry in entries:
