@@ -63,14 +63,13 @@ class RingReduction:
         self._totals: dict[int, Header | None] = {}
         self._num_left = sum(len(chunks) for chunks in self._segments)
         self._is_empty = False
-        begun, made = self._index, (self._index + 1) % self._size
-        """The segments of which no sum comes by, for it begins here, and no mean, for it is made here."""
+        begins, ends = self._index, (self._index + 1) % self._size  # here: of these no sum comes by, and no mean
         self._pieces = Pieces(
             {
                 (self._before, kind, segment): len(chunks)
                 for segment, chunks in enumerate(self._segments)
-                for kind, own in ((_SUM, begun), (_MEAN, made))
-                if segment != own
+                for kind, absent in ((_SUM, begins), (_MEAN, ends))
+                if segment != absent
             }
         )
 
