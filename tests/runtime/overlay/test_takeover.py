@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from api.access.tokens import NewToken, Scope
 from api.access.vault import Vault
+from api.overlay.replay import OverlayReplay
 from api.storage.store import Store
 from kintsugi.client import Client, Patience
 from kintsugi.core import codec
@@ -31,6 +32,7 @@ from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
 from kintsugi.runtime.overlay.succeeding import ballots_folder
 from planner.overlay.succession import Ballot
+from planner.overlay.synchronization import fastest
 from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service
 from tests.runtime.overlay.test_churn import check_lines
@@ -327,6 +329,8 @@ def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monke
             trainees[worker].join()
     assert all(trainee.has_left for trainee in trainees.values())
     check_lines([line for trainee in trainees.values() for line in trainee.lines])
+    for told in (database, folder / "scheduler.sqlite3"):
+        check_replay(told, "clinics")
 
 
 def nobodys_port() -> int:
@@ -408,6 +412,18 @@ def check_log(url: str, token: str, folder: Path) -> None:
     assert overlay.scheduler == url
     assert overlay.term > 1
     assert overlay.synchronization.order == ("a", "b")
+
+
+def check_replay(database: Path, job: str) -> None:
+    """What a scheduler stored follows from its log, also where that began as a copy."""
+    store = Store(f"sqlite:///{database}", read_only=True)
+    store.open()
+    try:
+        lines = list(OverlayReplay(store.database, job, fastest))
+    finally:
+        store.close()
+    assert lines
+    assert [line for line in lines if line.differences] == []
 
 
 def token_of(database: Path, job: str) -> str:
