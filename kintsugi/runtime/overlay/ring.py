@@ -63,12 +63,12 @@ class RingReduction:
         self._totals: dict[int, Header | None] = {}
         self._num_left = sum(len(chunks) for chunks in self._segments)
         self._is_empty = False
-        begins, ends = self._index, (self._index + 1) % self._size  # here: of these no sum comes by, and no mean
+        self._ended = (self._index + 1) % self._size  # the segment whose sum ends here: its mean does not come by
         self._pieces = Pieces(
             {
                 (self._before, kind, segment): len(chunks)
                 for segment, chunks in enumerate(self._segments)
-                for kind, absent in ((_SUM, begins), (_MEAN, ends))
+                for kind, absent in ((_SUM, self._index), (_MEAN, self._ended))
                 if segment != absent
             }
         )
@@ -102,7 +102,7 @@ class RingReduction:
         if chunk == 0:
             self._totals[segment] = merged([header, self._own_header])
         header = self._totals[segment]
-        if segment != (self._index + 1) % self._size:
+        if segment != self._ended:
             self._send(_SUM, segment, chunk, total, header)
             return
         assert header is not None
