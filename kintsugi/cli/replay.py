@@ -12,6 +12,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
+from api.dashboard.formats import count
 from api.differences import Difference
 from api.overlay.assembly import planner_of
 from api.overlay.book import Book
@@ -150,13 +151,9 @@ def _print(found: Found) -> None:
     verdicts = [f"{num_different} {'entry' if num_different == 1 else 'entries'} came out differently"] if num_different else []
     verdicts += ["others are missing"] if found.lacks else []
     verdict = styled("red", " and ".join(verdicts)) if verdicts else styled("green", "all the same")
-    played = f" and {_counted(len(found.overlays), 'overlay')} played back" if found.overlays else ""
-    again = f"{_counted(len(decisions), 'decision')} made again{played} by planner {__version__}{made}: "
+    played = f" and {count(len(found.overlays), 'overlay')} played back" if found.overlays else ""
+    again = f"{count(len(decisions), 'decision')} made again{played} by planner {__version__}{made}: "
     console.print(Text(again).append_text(verdict))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _table(title: str, entries: Sequence[Replayed]) -> Table:
