@@ -18,7 +18,6 @@ units than the first worker does. Nobody waits for the first stage's input part:
 """
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -61,25 +60,6 @@ def lag(num_workers: int, num_virtual: int, groups: Groups) -> int:
     return (num_virtual - 1) * groups[3] + 2 * (num_workers - 1)
 
 
-class _State(NamedTuple):
-    """How far a pipeline has come, in each of several cases."""
-
-    passed: Floats
-    """When each stage was through with its latest pass of each micro-batch, weight parts aside.
-
-    Shape [stages, num_microbatches, cases]. A stage passes a micro-batch backward long after the next one has passed it forward,
-    which no longer asks for that then.
-    """
-    free: Floats
-    """When each worker was through with its latest pass. Shape [workers, cases]."""
-    ends: Floats
-    """When each stage was through with its latest weight part, or whole backward pass. Shape [stages, cases]."""
-    order: Ints
-    """Stages in which each worker has passed units backward. Shape [workers, units]."""
-    num_units: Ints
-    """How many those are. Shape [workers]."""
-
-
 @compiled
 def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_microbatches: int, is_split: bool) -> Floats:
     """When each stage is through with its last backward pass, in seconds. Shape [stages, cases].
@@ -94,22 +74,65 @@ def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_mic
         is_split: whether weight parts are put off.
     """
     num_stages, num_cases = times.forward.shape
-    num_virtual, groups = num_stages // num_workers, groups_of(num_workers, num_microbatches)
+    passed, free = np.zeros((num_stages, num_microbatches, num_cases)), np.zeros((num_workers, num_cases))
+    passes = passes_by_the_clock(num_workers, num_stages // num_workers, num_microbatches, is_split)
+    ends = np.zeros((num_stages, num_cases))
+    for place in range(len(passes)):
+        kind, stage, microbatch = passes[place]
+        worker = stage % num_workers
+        if kind == WEIGHT:
+            for case in range(num_cases):
+                free[worker, case] = ends[stage, case] = free[worker, case] + times.weight[stage, case]
+            continue
+        other, seconds = (stage - 1, times.forward) if kind == FORWARD else (stage + 1, times.backward)
+        for case in range(num_cases):
+            start = free[worker, case]
+            if 0 <= other < num_stages:
+                start = max(start, passed[other, microbatch, case] + delays[min(stage, other), case])
+            free[worker, case] = passed[stage, microbatch, case] = start + seconds[stage, case]
+        if kind == BACKWARD:
+            ends[stage] = free[worker]
+    return ends
+
+
+@compiled
+def passes_by_the_clock(num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> Ints:
+    """Passes of all workers, each behind those that it waits for: kinds, stages and micro-batches. Shape [passes, 3].
+
+    Where weight parts are put off, first stages have an input and a weight part, too, one right behind the other.
+    """
+    groups, num_units = groups_of(num_workers, num_microbatches), num_virtual * num_microbatches
     units, behind = _units_by_place(num_virtual, groups), lag(num_workers, num_virtual, groups)
-    state = _State(
-        np.zeros((num_stages, num_microbatches, num_cases)),
-        np.zeros((num_workers, num_cases)),
-        np.zeros((num_stages, num_cases)),
-        np.zeros((num_workers, num_virtual * num_microbatches), dtype=np.int64),
-        np.zeros(num_workers, dtype=np.int64),
-    )
+    passes, size = np.empty((num_workers * num_units * (3 if is_split else 2), 3), dtype=np.int64), 0
+    inputs, num_inputs = np.empty((num_workers, num_units), dtype=np.int64), np.zeros(num_workers, dtype=np.int64)
     for clock in range(len(units) + behind):
-        _pass_forward(state, times.forward, delays, units, clock)
-        _pass_backward(state, times, delays, units, clock - behind, is_split)
-    for worker in range(num_workers):
-        for place in range(state.num_units[worker] - (worker if is_split else 0), state.num_units[worker]):
-            _finish(state, times.weight, worker, place)
-    return state.ends
+        for worker in range(max(0, clock - len(units) + 1), min(num_workers, clock + 1)):
+            turn, microbatch = units[clock - worker]
+            size = _add(passes, size, FORWARD, turn * num_workers + worker, microbatch)
+        ahead = clock - behind
+        for worker in range(max(0, -ahead), min(num_workers, len(units) - ahead)):
+            turn, microbatch = units[ahead + worker]
+            stage, before = (num_virtual - 1 - turn) * num_workers + worker, size
+            size = _add(passes, size, INPUT if is_split else BACKWARD, stage, microbatch)
+            if is_split and size > before:
+                inputs[worker, num_inputs[worker]] = before
+                num_inputs[worker] += 1
+                if num_inputs[worker] > worker:
+                    _, stage, microbatch = passes[inputs[worker, num_inputs[worker] - worker - 1]]
+                    size = _add(passes, size, WEIGHT, stage, microbatch)
+    for worker in range(num_workers if is_split else 0):
+        for place in inputs[worker, max(0, num_units - worker) :]:
+            size = _add(passes, size, WEIGHT, passes[place, 1], passes[place, 2])
+    return passes
+
+
+@borrowing
+def _add(passes: Ints, size: int, kind: int, stage: int, microbatch: int) -> int:
+    """Add a pass, unless the micro-batch is below 0; how many there are then."""
+    if microbatch < 0:
+        return size
+    passes[size, 0], passes[size, 1], passes[size, 2] = kind, stage, microbatch
+    return size + 1
 
 
 @compiled
@@ -121,88 +144,17 @@ def _units_by_place(num_virtual: int, groups: Groups) -> Ints:
     return result
 
 
-@borrowing
-def _pass_forward(state: _State, forward: Floats, delays: Floats, units: Ints, clock: int) -> None:
-    """The forward passes at a clock; worker i is i places behind the first."""
-    num_workers, num_cases = state.free.shape
-    for worker in range(max(0, clock - len(units) + 1), min(num_workers, clock + 1)):
-        turn, microbatch = units[clock - worker, 0], units[clock - worker, 1]
-        stage = turn * num_workers + worker
-        for case in range(num_cases if microbatch >= 0 else 0):
-            start = state.free[worker, case]
-            if stage > 0:
-                start = max(start, state.passed[stage - 1, microbatch, case] + delays[stage - 1, case])
-            state.free[worker, case] = state.passed[stage, microbatch, case] = start + forward[stage, case]
+@lru_cache(maxsize=64)
+def _passes(num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> tuple[Ints, ...]:
+    """Passes of each worker in order: kinds as places in `KINDS`, stages, and micro-batches. Shape [3, passes] each.
 
-
-@borrowing
-def _pass_backward(  # noqa: PLR0917
-    state: _State, times: PassTimes, delays: Floats, units: Ints, clock: int, is_split: bool
-) -> None:
-    """The backward passes, or their parts, at a clock of their own; worker i is i places ahead of the first."""
-    num_workers, num_cases = state.free.shape
-    last = len(state.passed) - 1
-    for worker in range(max(0, -clock), min(num_workers, len(units) - clock)):
-        turn, microbatch = units[clock + worker, 0], units[clock + worker, 1]
-        stage = last + 1 - (turn + 1) * num_workers + worker
-        for case in range(num_cases if microbatch >= 0 else 0):
-            start = state.free[worker, case]
-            if stage < last:
-                start = max(start, state.passed[stage + 1, microbatch, case] + delays[stage, case])
-            state.free[worker, case] = state.passed[stage, microbatch, case] = start + times.backward[stage, case]
-        if microbatch >= 0:
-            state.order[worker, state.num_units[worker]] = stage
-            state.num_units[worker] += 1
-            _finish(state, times.weight, worker, state.num_units[worker] - (worker + 1 if is_split else 1))
-
-
-@borrowing
-def _finish(state: _State, weight: Floats, worker: int, place: int) -> None:
-    """Pass the weight part of the unit that a worker passed backward as its `place`-th; nothing below 0."""
-    stage = state.order[worker, max(place, 0)]
-    for case in range(state.free.shape[1] if place >= 0 else 0):
-        state.free[worker, case] = state.ends[stage, case] = state.free[worker, case] + weight[stage, case]
-
-
-@lru_cache(maxsize=4096)
-def _passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> Ints:
-    """Passes of one worker in order: their kinds as places in `KINDS`, stages, and micro-batches. Shape [3, passes]."""
-    return _by_the_clock(worker, num_workers, num_virtual, num_microbatches, worker if is_split else -1)
-
-
-@compiled
-def _by_the_clock(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, num_put_off: int) -> Ints:
-    """`_passes`, with the weight parts of so many units put off; below 0 backward passes are whole."""
-    groups = groups_of(num_workers, num_microbatches)
-    behind, num_places = lag(num_workers, num_virtual, groups), num_virtual * groups[0] * groups[3]
-    passes, size = np.empty((3, 3 * num_virtual * num_microbatches), dtype=np.int64), 0
-    inputs, num_inputs, num_weights = np.empty(num_virtual * num_microbatches, dtype=np.int64), 0, 0
-    forward, backward = 0, 0
-    while backward < num_places:
-        is_forward = forward < num_places and forward + worker <= backward + behind - worker
-        turn, microbatch = unit(forward if is_forward else backward, num_virtual, groups)
-        forward, backward = forward + is_forward, backward + (not is_forward)
-        if microbatch < 0:
-            continue
-        stage = (turn if is_forward else num_virtual - 1 - turn) * num_workers + worker
-        is_whole = num_put_off < 0 or stage == 0
-        passes[0, size] = FORWARD if is_forward else BACKWARD if is_whole else INPUT
-        passes[1, size], passes[2, size] = stage, microbatch
-        if not (is_forward or is_whole):
-            inputs[num_inputs], num_inputs = size, num_inputs + 1
-        size += 1
-        if num_inputs - num_weights > max(num_put_off, 0):
-            size, num_weights = _weight_part(passes, size, inputs[num_weights]), num_weights + 1
-    for place in inputs[num_weights:num_inputs]:
-        size = _weight_part(passes, size, place)
-    return passes[:, :size].copy()
-
-
-@borrowing
-def _weight_part(passes: Ints, size: int, place: int) -> int:
-    """Add the weight part of the unit whose input part is at a place; how many passes there are then."""
-    passes[0, size], passes[1, size], passes[2, size] = WEIGHT, passes[1, place], passes[2, place]
-    return size + 1
+    First stages pass backward in one.
+    """
+    passes = passes_by_the_clock(num_workers, num_virtual, num_microbatches, is_split)
+    is_first = passes[:, 1] == 0
+    passes[is_first & (passes[:, 0] == INPUT), 0] = BACKWARD
+    passes = passes[~is_first | (passes[:, 0] != WEIGHT)]
+    return tuple(passes[passes[:, 1] % num_workers == worker].T.copy() for worker in range(num_workers))
 
 
 def worker_order(
@@ -223,7 +175,7 @@ def worker_order(
     if num_workers == num_stages:
         return tuple((worker, step) for step in order(schedule, worker, num_stages, num_microbatches))
     assert schedule.is_interleaved
-    columns = _passes(worker, num_workers, num_stages // num_workers, num_microbatches, schedule.is_split)
+    columns = _passes(num_workers, num_stages // num_workers, num_microbatches, schedule.is_split)[worker]
     passes = zip(*(column.tolist() for column in columns), strict=True)
     return tuple((stage, Step(KINDS[kind], microbatch)) for kind, stage, microbatch in passes)
 
@@ -252,7 +204,7 @@ def _telling(num_workers: int, num_microbatches: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _held(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> Ints:
-    kinds, stages, _ = _passes(worker, num_workers, num_virtual, num_microbatches, is_split)
+    kinds, stages, _ = _passes(num_workers, num_virtual, num_microbatches, is_split)[worker]
     changes, places = np.zeros((len(stages), 2 * num_virtual), dtype=np.int64), np.arange(len(stages))
     own, put_off = stages // num_workers, stages // num_workers + num_virtual
     changes[places, own] = (kinds == FORWARD).astype(np.int64) - ((kinds == BACKWARD) | (kinds == INPUT))
