@@ -18,7 +18,7 @@ from planner.arranging.problem import Problem
 from planner.arranging.tightness import Tight, interleaved_memory_error
 from planner.pipelines.chunks import ChunkSplit, ChunkSplitter, least_held
 from planner.pipelines.kinds import WorkerKind, crews, fastest_first, levels
-from planner.pipelines.tails import tail_seconds
+from planner.pipelines.tails import Reductions, stage_reductions
 
 VIRTUAL = range(2, 9)
 """Stages per worker that are tried; with one, an interleaved pipeline is a pipeline of 1F1B."""
@@ -29,7 +29,13 @@ MOST_DEGREES = 12
 MOST_SHORTER = 2
 """Workers by which pipelines may be shorter than they could: so many layers may go into fewer stages with less to spare."""
 
+MOST_LEADING = 4
+"""Arrangements of one number of pipelines that may be priced."""
+
 Kinds = tuple[WorkerKind, ...]
+
+Way = tuple[Sequence[Kinds], int]
+"""Workers of each pipeline, and stages per worker."""
 
 
 class InterleavedSearch:
@@ -59,7 +65,7 @@ class InterleavedSearch:
         self._crews = crews(self._levels[kind] for kind in problem.kinds)
         self._num_layers = problem.costs.profile.num_layers
         self._splitters: dict[int, ChunkSplitter] = {}
-        self._tails: dict[int, Floats] = {}
+        self._reductions_of: dict[tuple[int, int], Reductions] = {}
         self._tight: dict[tuple[int, tuple[Kinds, int, int]], int] = {}
         """How many pipelines there were when no split was found that fits memory: by the holders who share optimizer state, and by
         a pipeline's workers, the stages of each, and its micro-batches."""
@@ -88,14 +94,14 @@ class InterleavedSearch:
 
     def _expected_with(self, dp: int, total: int) -> float:
         """When so many pipelines of so many workers are through; shorter ones have larger stages, whose reductions are longer."""
-        sums, tail, (short, num_longer) = self._problem.costs.sums, self._tail(dp), divmod(total, dp)
+        sums, (short, num_longer) = self._problem.costs.sums, divmod(total, dp)
         whole = (sums.forward[-1] + sums.backward[-1]) * total / float(self._speeds[total - 1])
         passing = _through_seconds(whole / short, dp - num_longer, whole / (short + 1), num_longer, self._problem.num_microbatches)
 
         def filling(num_virtual: int) -> float:
             held = -(-self._num_layers // (short * num_virtual))
             fill = self._filling * (short - 1) / num_virtual * whole / short
-            return fill + 2 * (num_virtual * short - 1) * self._least_delay + float(tail[held])
+            return fill + 2 * (num_virtual * short - 1) * self._least_delay + float(self._reductions(dp, short).until[held])
 
         fitting = [v for v in VIRTUAL if v * short <= self._num_layers] if short > 1 else [1]
         return passing + min(map(filling, fitting))
@@ -111,12 +117,16 @@ class InterleavedSearch:
         """
         if self._num_found == MOST_DEGREES or self._is_hopeless(dp):
             return limit_seconds, None
-        self._options[dp] = self._arrangements(dp)
-        self._num_found += bool(self._options[dp])
+        found = self._arrangements(dp)
+        self._num_found += bool(found)
+        self._options[dp] = [option for option, _ in found]
+        if found:
+            _, way = min(found, key=lambda pair: pair[0].seconds)
+            self._options[dp] += filter(None, [self._arranged(*way, is_thorough=True)])
         options = [option for option in self._options[dp] if option.seconds < limit_seconds]
         if not options:
             return limit_seconds, None
-        return self._least_bound, min(options, key=lambda option: option.seconds)
+        return self._least_bound, min(options, key=_seconds)
 
     def _is_hopeless(self, dp: int) -> bool:
         """Whether pipelines no shorter, with no more micro-batches, were found not to fit memory."""
@@ -127,7 +137,13 @@ class InterleavedSearch:
         """The best arrangement of `dp` pipelines of so many lengths among those that `arrange` looked at."""
         options = (option for option in self._options.get(dp, ()) if option.seconds < limit_seconds)
         even = (option for option in options if len({shape.num_workers for shape in option.shapes}) <= num_lengths)
-        return min(even, key=lambda option: option.seconds, default=None)
+        return min(even, key=_seconds, default=None)
+
+    def leading(self, dp: int, limit_seconds: float = math.inf) -> list[Arrangement]:
+        """Arrangements of `dp` pipelines, the fastest first: which one is best shows only once all reductions are in order."""
+        options = (option for option in self._options.get(dp, ()) if option.seconds < limit_seconds)
+        distinct = {(option.shapes, option.kinds): option for option in sorted(options, key=_seconds)}
+        return list(distinct.values())[:MOST_LEADING]
 
     def step_seconds(self, arrangement: Arrangement) -> float:
         """What the step of an arrangement takes at least before its workers have names."""
@@ -167,11 +183,11 @@ class InterleavedSearch:
         both = forward + np.array(sums.backward)
         if not self._problem.schedule.is_split:
             through = max(self._way_seconds(float(both[-1])), self._shared_seconds(dp, float(both[-1]), both, 2))
-            return float(through + self._tail(dp)[1] + self._after_seconds(dp))
+            return float(through + self._reductions(dp, self._lengths[0]).until[1] + self._after_seconds(dp))
         waited = both - weight
         through = max(self._way_seconds(float(waited[-1] + weight[1])), self._shared_seconds(dp, float(waited[-1]), waited, 2))
         busy = self._shared_seconds(dp, float(both[-1]), forward, 1)
-        return float(max(through + self._tail(dp)[1], busy) + self._after_seconds(dp))
+        return float(max(through + self._reductions(dp, self._lengths[0]).until[1], busy) + self._after_seconds(dp))
 
     def _way_seconds(self, work: float) -> float:
         """One micro-batch's way over all links and back, with so much work."""
@@ -219,9 +235,9 @@ class InterleavedSearch:
         share = updates.sum() / self._lengths[-1]
         return costs.commit_seconds(dp * self._lengths[0]) + float(max(updates.max(), share)) / self._kinds[0].speed_ratio
 
-    def _arrangements(self, dp: int) -> list[Arrangement]:
+    def _arrangements(self, dp: int) -> list[tuple[Arrangement, Way]]:
         """Over all workers, or without the slowest or the smallest."""
-        found: list[Arrangement] = []
+        found: list[tuple[Arrangement, Way]] = []
         for kinds in self._crews:
             for total in self._totals(dp, len(kinds)):
                 for groups in self._ways(kinds[:total], dp):
@@ -238,12 +254,12 @@ class InterleavedSearch:
         roomy = evenly_roomy(roomiest_first(kinds), dp, self._lengths)
         return [alike, [roomiest_first(group) for group in alike], roomy, [group[::-1] for group in roomy]]
 
-    def _of_groups(self, groups: Sequence[Kinds]) -> list[Arrangement]:
+    def _of_groups(self, groups: Sequence[Kinds]) -> list[tuple[Arrangement, Way]]:
         """Over certain workers; where neither the fewest nor the most stages fit memory, numbers between hardly ever do."""
         options = {v: self._arranged(groups, v) for v in (VIRTUAL[0], VIRTUAL[-1])}
         if any(options.values()):
             options |= {v: self._arranged(groups, v) for v in VIRTUAL[1:-1]}
-        return [option for _, option in sorted(options.items()) if option is not None]
+        return [(option, (groups, v)) for v, option in sorted(options.items()) if option is not None]
 
     def _totals(self, dp: int, num_workers: int) -> list[int]:
         """How many of so many workers to use: as many as possible, and pipelines of one length, or of one a little shorter."""
@@ -251,7 +267,7 @@ class InterleavedSearch:
         even = (dp * (most // dp - shorter) for shorter in range(MOST_SHORTER + 1))
         return [total for total in dict.fromkeys((most, *even)) if total in self._reach(dp)]
 
-    def _arranged(self, groups: Sequence[Kinds], num_virtual: int) -> Arrangement | None:
+    def _arranged(self, groups: Sequence[Kinds], num_virtual: int, *, is_thorough: bool = False) -> Arrangement | None:
         """Micro-batches and layers for pipelines of these workers; None where they do not fit memory."""
         dp = len(groups)
         virtual = [min(num_virtual, self._num_layers // len(group)) if len(group) > 1 else 1 for group in groups]
@@ -260,7 +276,7 @@ class InterleavedSearch:
             return None
         paces = {pipeline: self._pace(*pipeline) for pipeline in set(pipelines)}
         shares = together([paces[pipeline] for pipeline in pipelines], whole)
-        splits = self._splits(groups, virtual, shares)
+        splits = self._splits(groups, virtual, shares, is_thorough=is_thorough)
         if not splits:
             return None
         order = sorted(range(dp), key=lambda k: (-len(groups[k]), -shares[k]))
@@ -294,25 +310,30 @@ class InterleavedSearch:
         whole, weight = sums.forward[-1] + sums.backward[-1], sums.backward_weight[-1]
         return max(0.0, whole - 2 * weight) / whole if self._problem.schedule.is_split and whole else 1.0
 
-    def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
+    def _splits(
+        self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int], *, is_thorough: bool
+    ) -> list[ChunkSplit]:
         """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower.
 
         Empty where some pipeline does not fit memory.
         """
-        splitter, tail = self._splitter(len(groups)), self._tail(len(groups))
+        splitter = self._splitter(len(groups))
         busiest: dict[Kinds, ChunkSplit] = {}
         result: dict[tuple[Kinds, int], ChunkSplit] = {}
         for k in sorted(range(len(groups)), key=lambda k: -shares[k]):
             pipeline = group, share = groups[k], shares[k]
             if pipeline in result:
                 continue
-            known = busiest.get(group)
-            result[pipeline] = splitter.best(group, virtual[k], share, tail)
+            known, reductions = busiest.get(group), self._reductions(len(groups), len(group))
+            result[pipeline] = splitter.best(group, virtual[k], share, reductions)
+            if is_thorough:
+                result[pipeline] = splitter.bettered(result[pipeline], group, share, reductions)
             if result[pipeline].lacking_bytes:
                 self._remember_tight(len(groups), (group, virtual[k], share))
             elif known is not None and not known.lacking_bytes:
-                same = splitter.priced(known.cuts, group, share, tail)
-                if not same.lacking_bytes and same.seconds <= max(known.seconds, result[pipeline].seconds):
+                same = splitter.priced(known.cuts, group, share, reductions)
+                most = max(known.seconds, result[pipeline].seconds) * (1 + self.tolerance)
+                if not same.lacking_bytes and same.seconds <= most:
                     result[pipeline] = same
             busiest.setdefault(group, result[pipeline])
         if any(split.lacking_bytes for split in result.values()):
@@ -329,10 +350,17 @@ class InterleavedSearch:
     def _replicas(self, dp: int) -> int:
         return self._problem.costs.profile.optimizer_shards(dp)
 
-    def _tail(self, dp: int) -> Floats:
-        if dp not in self._tails:
-            self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
-        return self._tails[dp]
+    def _reductions(self, dp: int, num_workers: int) -> Reductions:
+        """Of a single pipeline both ends, where these are tied, may share a host."""
+        key, problem = (dp, min(num_workers, 2)), self._problem
+        if key not in self._reductions_of:
+            link_over = problem.reduction_link if dp > 1 else lambda _: problem.link
+            self._reductions_of[key] = stage_reductions(problem.costs.profile, *key, link_over)
+        return self._reductions_of[key]
+
+
+def _seconds(arrangement: Arrangement) -> float:
+    return arrangement.seconds
 
 
 def _through_seconds(slow_seconds: float, num_slow: int, fast_seconds: float, num_fast: int, num_microbatches: int) -> float:

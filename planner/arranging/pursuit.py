@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from estimator.goodput import effective_time_ratio, migration_seconds
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.frontier import Frontier
+from planner.arranging.interleaving import InterleavedSearch
 from planner.arranging.joining import Effort, join
 from planner.arranging.request import AnySearch, Request
 from planner.arranging.search import EqualSearch
@@ -43,9 +44,9 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
         if arrangement is None:
             continue
         frontier.add(arrangement)
-        for even in _evened(search, dp, min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism))):
-            if even.shapes != arrangement.shapes:
-                frontier.add(even)
+        most = min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism))
+        for other in _beside(search, dp, arrangement, most):
+            frontier.add(other)
         slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
         lower = _longest_step_to_win(request, frontier.most_goodput) * (1 - slack + search.optimism)
         if lower < limit:
@@ -59,6 +60,13 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     _join(request, frontier, search, bounds)
     _polish(frontier, search)
     return frontier, max(search.floor_seconds, min([others, *bounds.values()]))
+
+
+def _beside(search: AnySearch, dp: int, arrangement: Arrangement, limit_seconds: float) -> Iterator[Arrangement]:
+    """Others of `dp` pipelines whose step may turn out shorter than that of the fastest."""
+    leading = search.leading(dp, limit_seconds) if isinstance(search, InterleavedSearch) else []
+    others = {other.shapes: other for other in (*leading, *_evened(search, dp, limit_seconds))}
+    return (other for shapes, other in others.items() if shapes != arrangement.shapes)
 
 
 def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrangement]:

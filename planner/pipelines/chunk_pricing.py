@@ -9,6 +9,7 @@ from estimator.compiled import borrowing, compiled
 from estimator.holding import Holding, held_bytes
 from estimator.interleaved import interleaved_ends
 from estimator.pipeline import PassTimes
+from planner.pipelines.tails import Reductions
 
 AT_ONCE = 32
 """So many splits are timed together, so that what is known of their micro-batches stays small."""
@@ -46,12 +47,14 @@ class ChunkMemory(NamedTuple):
 
 
 @compiled
-def splits_seconds(model: ChunkModel, tail: Floats, speeds: Floats, options: Ints, num_microbatches: int) -> Floats:
-    """Times of several splits, reductions of the workers' first stages included. Shape [splits].
+def splits_seconds(model: ChunkModel, reductions: Reductions, speeds: Floats, options: Ints, num_microbatches: int) -> Floats:
+    """Times of several splits, the reductions of each worker's stages included. Shape [splits].
+
+    A worker reduces one stage's layers at a time, those of its last stage first, each once it is through with their passes.
 
     Args:
         model: its layers.
-        tail: reduction of the first n layers, shape [layers + 1].
+        reductions: of stages.
         speeds: of the workers.
         options: stage boundaries, shape [splits, stages + 1].
         num_microbatches: that enter the pipeline.
@@ -60,12 +63,45 @@ def splits_seconds(model: ChunkModel, tail: Floats, speeds: Floats, options: Int
     for first in range(0, len(options), AT_ONCE):
         rows = options[first : first + AT_ONCE]
         ends = _ends(model, speeds, rows, num_microbatches)
-        for stage in range(len(speeds)):
-            for row in range(len(rows)):
-                start, stop = rows[row, stage], rows[row, stage + 1]
-                through = ends[stage, row] + tail[stop] - tail[start] + tail[0]
-                result[first + row] = max(result[first + row], through)
+        for row in range(len(rows)):
+            result[first + row] = reduced(reductions, rows[row], ends[:, row], len(speeds)).seconds
     return result
+
+
+class Reduced(NamedTuple):
+    """When all gradients are reduced, and what that follows from."""
+
+    seconds: float
+    stage: int
+    """Behind whose last pass nothing but reductions is waited for."""
+    is_together: bool
+    """Whether these are that of tied ends and, on the last worker, of its first stage; else those that `stage` and earlier ones of
+    its worker have left."""
+
+
+@compiled
+def reduced(reductions: Reductions, cuts: Ints, ends: Floats, num_workers: int) -> Reduced:
+    """When all gradients are reduced at the earliest: no worker reduces two stages at once.
+
+    After the last pass of a stage it has that stage's layers to reduce and those of its earlier stages. What tied ends reduce
+    together, the last worker reduces before or after its first stage's layers: both follow the end of the first stage, or its own.
+
+    Args:
+        reductions: of stages.
+        cuts: stage boundaries, shape [stages + 1].
+        ends: of the stages' last passes, in seconds, shape [stages].
+        num_workers: that the stages go round.
+    """
+    own = reductions.until[cuts[1:]] - reductions.since[cuts[:-1]]
+    left, last = own.copy(), num_workers - 1
+    for stage in range(num_workers, len(left)):
+        left[stage] += left[stage - num_workers]
+    stage = int((ends + left).argmax())
+    seconds = ends[stage] + left[stage]
+    earlier = 0 if ends[0] < ends[last] else last
+    if len(ends) > num_workers and ends[earlier] + reductions.together + own[last] > seconds:
+        return Reduced(ends[earlier] + reductions.together + own[last], earlier, True)
+    return Reduced(seconds, stage, False)
 
 
 @compiled

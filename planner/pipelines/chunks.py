@@ -16,17 +16,16 @@ from kintsugi.core.profile import LinkCost
 from planner.pipelines.capacities import Capacities
 from planner.pipelines.chunk_pricing import ChunkMemory, ChunkModel, busiest, lacking_bytes, splits_seconds
 from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.planes import QUICK, THOROUGH, Asked, Effort, Room, descend
 from planner.pipelines.pricing import neighbours, neighbours_between
+from planner.pipelines.tails import Reductions, no_reductions
 
 MOST_SPLITS = 128
 """So few splits are timed one and all where memory is tight."""
 
-MOST_NEIGHBOURS = 32
-"""So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
-
-MOST_STAGES, MOST_BEYOND, MOST_PAIRS = 8, 16, 128
-"""In a pipeline of so few stages two layers move at once where one does not help: one as in so many of the splits next to the
-best one, and then another; so many of what comes of that are timed."""
+MOST_STAGES, MOST_BEYOND = 8, 16
+"""In a pipeline of so few stages two layers move at once where one does not help to fit memory: one as in so many of the splits
+next to the best one, and then another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class ChunkSplit:
     cuts: tuple[int, ...]
     """Shape [stages + 1]."""
     through_seconds: float
-    """Until the last worker is through with its passes and with the reduction of its first stage."""
+    """Until the last worker is through with its passes and with the reductions of its stages."""
     update_seconds: float
     """The longest update of a worker: it follows once all pipelines are through."""
     lacking_bytes: int
@@ -54,8 +53,7 @@ class ChunkSplitter:
     Workers should have equal work and stages should be of equal size; the first counts for every micro-batch, the second for
     filling and draining. A split by even work is the start; single layers move while that helps the sum of both, then, while the
     neediest worker lacks less or while all together do, until all have room, and then while it helps the time that the recurrence
-    tells. Where memory is tight all of few splits are timed, and in short pipelines two layers move at once. No proof of
-    optimality; O(stages^2 + stages * num_microbatches) a move of one layer.
+    tells (`planner.pipelines.planes`). Where memory is tight all of few splits are timed. No proof of optimality.
     """
 
     def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
@@ -83,26 +81,27 @@ class ChunkSplitter:
             holding=sums.holding(num_replicas),
         )
         self._work, self._optimizer = forward + backward, np.array(sums.optimizer, np.float64)
+        self._nothing = no_reductions(len(layers))
         self._capacities = Capacities(sums, num_replicas, self._memory.taken)
         self._known: dict[object, ChunkSplit] = {}
         """Splits by what was asked for."""
         self._ruled_out: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit | None] = {}
         """An even split where none fits memory for certain, by workers, stages of each, and micro-batches."""
 
-    def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats) -> ChunkSplit:
-        """The fastest split that was found; one that lacks memory, without a time if that is certain, where none was that fits.
+    def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, reductions: Reductions) -> ChunkSplit:
+        """The fastest split found soon; one that lacks memory, without a time if that is certain, where none was that fits.
 
         Args:
             kinds: of the workers, in the order in which the stages go round them.
             num_virtual: stages per worker; all of them together are no more than there are layers.
             num_microbatches: that enter the pipeline.
-            tail: reduction of the first n layers in seconds, shape [layers + 1].
+            reductions: of stages.
         """
         if ruled_out := self._tight(kinds, num_virtual, num_microbatches):
             return ruled_out
-        key = kinds, num_virtual, num_microbatches, tail.tobytes()
+        key = kinds, num_virtual, num_microbatches, reductions.until.tobytes()
         if key not in self._known:
-            self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, tail).run()
+            self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, reductions).run()
         return self._known[key]
 
     def is_ruled_out(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> bool:
@@ -124,33 +123,57 @@ class ChunkSplitter:
         """Whether a split is found that fits memory."""
         if not self.may_fit(kinds, num_virtual, num_microbatches):
             return False
-        descent = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._work)))
+        descent = _Descent(self, kinds, num_virtual, num_microbatches, self._nothing)
         option = descent.into_memory(self.even([kind.speed_ratio for kind in kinds], num_virtual))
         return not self.lacking(option[None], kinds, num_microbatches)[0]
 
     def roomiest(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> tuple[int, ...]:
         """Cuts of a split whose worker that lacks most lacks little. Shape [stages + 1]."""
-        found = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._work))).roomiest()
+        found = _Descent(self, kinds, num_virtual, num_microbatches, self._nothing).roomiest()
         return tuple(found.tolist())
 
-    def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
+    def priced(
+        self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, reductions: Reductions
+    ) -> ChunkSplit:
         """A split as `best` prices it."""
         option = np.array(cuts, dtype=np.int64)[None]
-        through = float(self.through_seconds(option, kinds, num_microbatches, tail)[0])
+        through = float(self.through_seconds(option, kinds, num_microbatches, reductions)[0])
         update = float(self.update_seconds(option, kinds)[0])
         return ChunkSplit(tuple(cuts), through, update, int(self.lacking(option, kinds, num_microbatches)[0]))
 
-    def seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
+    def seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, reductions: Reductions) -> Floats:
         """Times of several splits, with their updates and without a commit. Shape [splits]."""
-        return self.through_seconds(options, kinds, num_microbatches, tail) + self.update_seconds(options, kinds)
+        return self.through_seconds(options, kinds, num_microbatches, reductions) + self.update_seconds(options, kinds)
 
-    def through_seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
-        """When all passes and the reductions of first stages are done, in several splits. Shape [splits]."""
-        return splits_seconds(self._model, tail, _speeds(kinds), options, num_microbatches)
+    def through_seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, reductions: Reductions) -> Floats:
+        """When all passes and the reductions that follow them are done, in several splits. Shape [splits]."""
+        return splits_seconds(self._model, reductions, _speeds(kinds), options, num_microbatches)
 
     def update_seconds(self, options: Ints, kinds: Sequence[WorkerKind]) -> Floats:
         """The longest update of a worker in several splits. Shape [splits]."""
         return busiest(self._optimizer, _speeds(kinds), options)[0]
+
+    def bettered(
+        self, split: ChunkSplit, kinds: tuple[WorkerKind, ...], num_microbatches: int, reductions: Reductions
+    ) -> ChunkSplit:
+        """The fastest split that a longer search finds from one that `best` found; that one where it does not fit memory."""
+        if split.lacking_bytes:
+            return split
+        cuts = self.descended(np.array(split.cuts), kinds, num_microbatches, reductions, THOROUGH)
+        return self.priced(cuts.tolist(), kinds, num_microbatches, reductions)
+
+    def descended(
+        self,
+        cuts: Ints,
+        kinds: Sequence[WorkerKind],
+        num_microbatches: int,
+        reductions: Reductions,
+        effort: Effort = QUICK,
+    ) -> Ints:
+        """From a split that fits memory to one whose neighbours that fit are no faster, as far as the effort goes."""
+        moments = self._moments(kinds, num_microbatches, (len(cuts) - 1) // len(kinds))
+        asked = Asked(_speeds(kinds), reductions, self._optimizer, num_microbatches)
+        return descend(self._model, asked, Room(self._memory, moments, _usable_bytes(kinds)), cuts, effort)
 
     def promise(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Floats:
         """What splits cost about: the busiest worker for every micro-batch, the greatest stage for every worker. Shape [splits]."""
@@ -195,10 +218,11 @@ class ChunkSplitter:
 
     def lacks(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
         """Bytes that each worker lacks, below 0 where some are left. From shape [splits, stages + 1] to [splits, workers]."""
-        num_workers = len(kinds)
-        moments = stacked_moments(self._schedule, num_workers, num_microbatches, (options.shape[1] - 1) // num_workers)
-        usable = np.array([kind.usable_bytes for kind in kinds], dtype=np.int64)
-        return lacking_bytes(self._memory, moments, usable, options)
+        moments = self._moments(kinds, num_microbatches, (options.shape[1] - 1) // len(kinds))
+        return lacking_bytes(self._memory, moments, _usable_bytes(kinds), options)
+
+    def _moments(self, kinds: Sequence[WorkerKind], num_microbatches: int, num_virtual: int) -> Ints:
+        return stacked_moments(self._schedule, len(kinds), num_microbatches, num_virtual)
 
 
 def least_held(num_workers: int, num_microbatches: int) -> int:
@@ -210,33 +234,42 @@ def _speeds(kinds: Sequence[WorkerKind]) -> Floats:
     return np.array([kind.speed_ratio for kind in kinds])
 
 
+def _usable_bytes(kinds: Sequence[WorkerKind]) -> Ints:
+    return np.array([kind.usable_bytes for kind in kinds], dtype=np.int64)
+
+
 class _Descent:
     """The way from an even split to one whose neighbours are no better."""
 
     def __init__(
-        self, splitter: ChunkSplitter, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats
+        self,
+        splitter: ChunkSplitter,
+        kinds: tuple[WorkerKind, ...],
+        num_virtual: int,
+        num_microbatches: int,
+        reductions: Reductions,
     ) -> None:
         self._splitter, self._kinds, self._num_virtual = splitter, kinds, num_virtual
-        self._num_microbatches, self._tail = num_microbatches, tail
+        self._num_microbatches, self._reductions = num_microbatches, reductions
 
     def run(self) -> ChunkSplit:
         cuts = self._by_promise(self._even())
         cuts = self._descended(cuts) if self._fits(cuts) else self._within_memory(cuts)
-        return self._splitter.priced(cuts.tolist(), self._kinds, self._num_microbatches, self._tail)
+        return self._splitter.priced(cuts.tolist(), self._kinds, self._num_microbatches, self._reductions)
 
     def _even(self) -> Ints:
         return self._splitter.even([kind.speed_ratio for kind in self._kinds], self._num_virtual)
 
     def _within_memory(self, cuts: Ints) -> Ints:
         """The best split that is found where memory does not allow what would be fastest."""
-        num_layers, num_stages = len(self._tail) - 1, len(cuts) - 1
+        num_layers, num_stages = int(cuts[-1]), len(cuts) - 1
         if math.comb(num_layers - 1, num_stages - 1) <= MOST_SPLITS:
             return self._best_of(self._splitter.every(num_stages))
         starts = [self._roomier(cuts), self.into_memory(cuts)]
         if not any(map(self._fits, starts)):
             starts.append(self.into_memory(self._splitter.even([kind.usable_bytes for kind in self._kinds], self._num_virtual)))
         fitting = [start for start in np.unique(starts, axis=0) if self._fits(start)]
-        return self._best_of(np.array([self._descended(start, is_tight=True) for start in fitting] or starts))
+        return self._best_of(np.array([self._descended(start) for start in fitting] or starts))
 
     def _best_of(self, options: Ints) -> Ints:
         """The fastest that fits memory, or the one that lacks least."""
@@ -245,26 +278,9 @@ class _Descent:
         best: Ints = fitting[self._seconds(fitting).argmin()] if len(fitting) else options[lacking.argmin()]
         return best
 
-    def _descended(self, cuts: Ints, *, is_tight: bool = False) -> Ints:
-        """From a split that fits memory to one whose neighbours are no faster; where memory is tight, those two layers away too."""
-        seconds = float(self._seconds(cuts[None])[0])
-        while True:
-            better = self._better(self._nearby(cuts), seconds)
-            if better is None and is_tight:
-                better = self._better(self._beyond(cuts), seconds)
-            if better is None:
-                return cuts
-            cuts, seconds = better
-
-    def _better(self, options: Ints, seconds: float) -> tuple[Ints, float] | None:
-        """The fastest that fits memory, and its time, if that is shorter."""
-        times = self._seconds(options)
-        faster = np.flatnonzero(times < seconds * (1 - 1e-12))
-        faster = faster[self._lacking(options[faster]) == 0]
-        if not len(faster):
-            return None
-        best = faster[times[faster].argmin()]
-        return options[best], float(times[best])
+    def _descended(self, cuts: Ints) -> Ints:
+        """From a split that fits memory to one whose neighbours that fit are no faster."""
+        return self._splitter.descended(cuts, self._kinds, self._num_microbatches, self._reductions)
 
     def _by_promise(self, cuts: Ints) -> Ints:
         return _steepest(cuts, self._promise, neighbours)
@@ -292,7 +308,13 @@ class _Descent:
         return self._taking(cuts, np.flatnonzero(self._lacks(cuts) > 0))
 
     def _relieving_twice(self, cuts: Ints) -> Ints:
-        return self._two_away(cuts, self._lacking_in_all)
+        """The neighbours of the neighbours that lack least; none where stages are many."""
+        options = neighbours(cuts)
+        if len(cuts) - 1 > MOST_STAGES or not len(options):
+            return options[:0]
+        near = options[np.argsort(self._lacking_in_all(options), kind="stable")[:MOST_BEYOND]]
+        result: Ints = np.unique(np.vstack([neighbours(option) for option in near]), axis=0)
+        return result
 
     def _taking(self, cuts: Ints, places: Ints | np.intp) -> Ints:
         """Neighbours in which one of certain workers has a layer less."""
@@ -300,35 +322,13 @@ class _Descent:
         is_own = np.isin(stages % len(self._kinds), places)
         return neighbours_between(cuts, stages[is_own], stages[~is_own])
 
-    def _nearby(self, cuts: Ints) -> Ints:
-        options = neighbours(cuts)
-        if len(options) <= MOST_NEIGHBOURS:
-            return options
-        return options[np.argsort(self._promise(options), kind="stable")[:MOST_NEIGHBOURS]]
-
-    def _beyond(self, cuts: Ints) -> Ints:
-        """The most promising splits that fit memory of those two layers away, where stages are few."""
-        options = self._two_away(cuts, self._promise)
-        options = options[self._lacking(options) == 0]
-        result: Ints = options[np.argsort(self._promise(options), kind="stable")[:MOST_PAIRS]]
-        return result
-
-    def _two_away(self, cuts: Ints, cost: Callable[[Ints], Ints | Floats]) -> Ints:
-        """The neighbours of the neighbours that cost least; none where stages are many."""
-        options = neighbours(cuts)
-        if len(cuts) - 1 > MOST_STAGES or not len(options):
-            return options[:0]
-        near = options[np.argsort(cost(options), kind="stable")[:MOST_BEYOND]]
-        result: Ints = np.unique(np.vstack([neighbours(option) for option in near]), axis=0)
-        return result
-
     def _promise(self, options: Ints) -> Floats:
         return self._splitter.promise(options, self._kinds, self._num_microbatches)
 
     def _seconds(self, options: Ints) -> Floats:
         if not len(options):
             return np.array([math.inf])[:0]
-        return self._splitter.seconds(options, self._kinds, self._num_microbatches, self._tail)
+        return self._splitter.seconds(options, self._kinds, self._num_microbatches, self._reductions)
 
     def _fits(self, cuts: Ints) -> bool:
         return not self._lacking(cuts[None])[0]

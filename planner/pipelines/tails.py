@@ -1,6 +1,7 @@
 """What follows a pipeline's last backward pass at least: the reduction of its first stage's layers."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,16 +21,69 @@ def least_tails(profile: Profile, degrees: range, first_length: int, link_over: 
         first_length: the shortest pipeline.
         link_over: the fastest link that can pace a reduction over so many workers.
     """
-    numbers, held, ends = np.array(degrees), held_bytes(profile), profile.tie_groups[0]
-    if ends[-1] < profile.num_layers - 1 or ends[-1] == 0 or first_length < 2:
+    numbers, held, tied = np.array(degrees), held_bytes(profile), _tied_ends(profile, first_length)
+    if not tied:
         return ring_seconds([link_over(dp) for dp in degrees], numbers, held)
-    tied = float(sum(profile.layers[layer].gradient_bytes for layer in ends))
     result = ring_seconds([link_over(dp) for dp in degrees], numbers, held - held[1])
     result[:, :2] = 0.0
-    together = ring_seconds([link_over(2 * dp) for dp in degrees], 2 * numbers, np.array([tied]))
+    together = _together_seconds(profile, tied, degrees, link_over)
     result[:, 1:] += together
     result[:, -1:] += together
     return result
+
+
+class Reductions(NamedTuple):
+    """What reducing the layers [a, b) of a stage takes: until[b] - since[a], in seconds. Shape [layers + 1] each."""
+
+    until: Floats
+    since: Floats
+    together: float
+    """What both ends of all pipelines reduce together, where these are tied; 0 where they are not."""
+
+
+def no_reductions(num_layers: int) -> Reductions:
+    """Where nothing is reduced."""
+    return Reductions(np.zeros(num_layers + 1), np.zeros(num_layers + 1), 0.0)
+
+
+def stage_reductions(profile: Profile, dp: int, num_workers: int, link_over: Callable[[int], LinkCost]) -> Reductions:
+    """The least that reducing a stage's layers takes, in one of `dp` pipelines of so many workers with several stages.
+
+    Where the last layer is tied to the first, both ends of every pipeline reduce them together, apart from the rest.
+
+    Args:
+        profile: of the job.
+        dp: number of pipelines.
+        num_workers: of each.
+        link_over: the fastest link that can pace a reduction over so many workers.
+    """
+    tied = _tied_ends(profile, num_workers)
+    apart = [0 if index in tied else layer.gradient_bytes for index, layer in enumerate(profile.layers)]
+    until = ring_seconds([link_over(dp)], np.array([dp]), np.cumsum([0.0, *apart]))[0]
+    latency = until[0]
+    since, together = until - latency, 0.0
+    if tied:
+        together = float(_together_seconds(profile, tied, [dp], link_over)[0, 0])
+        until[1] = 0.0  # the first layer alone, and the last one, are reduced with nothing else
+        since[-2] += latency
+        until[1:] += together
+        until[-1] += together
+        since[1:] += together
+    return Reductions(until, since, together)
+
+
+def _tied_ends(profile: Profile, num_workers: int) -> tuple[int, ...]:
+    """Layers that share parameters, the first and the last among them, where these are on two workers; empty where none do."""
+    group = profile.tie_groups[0]
+    return group if group[-1] == profile.num_layers - 1 > 0 and num_workers > 1 else ()
+
+
+def _together_seconds(
+    profile: Profile, tied: Sequence[int], degrees: Sequence[int], link_over: Callable[[int], LinkCost]
+) -> Floats:
+    """Reduction of what both ends of so many pipelines share. Shape [degrees, 1]."""
+    num_bytes = np.array([float(sum(profile.layers[layer].gradient_bytes for layer in tied))])
+    return ring_seconds([link_over(2 * dp) for dp in degrees], 2 * np.array(degrees), num_bytes)
 
 
 def tail_seconds(profile: Profile, link: LinkCost, dp: int) -> Floats:

@@ -27,9 +27,10 @@ from planner.arranging.problem import Problem
 from planner.legality import violations
 from planner.pipelines.chunks import ChunkSplitter
 from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.tails import no_reductions, stage_reductions
 from planner.placing.links import Links
 from planner.replan import replan
-from restorer.rounds import colour_rounds
+from restorer.rounds import colour_rounds, fastest_rounds
 from tests.builders import FREE, grid_plan, layer, profile_of, snapshot_of, transformer_profile, uniform_profile
 
 PROFILE = transformer_profile(14)
@@ -149,17 +150,47 @@ def test_no_plan_is_faster_than_the_bound(case):
     assert search.bound_seconds(plan.dp) <= estimate(plan, PROFILE, cluster).iteration_seconds * (1 + 1e-12)
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_no_step_of_alike_pipelines_is_shorter_than_their_passes_reductions_and_updates(data):
+    """The first layer is tied to the last one in one of two profiles: both ends of a pipeline reduce them together."""
+    profile = transformer_profile(14, tied=data.draw(st.booleans()))
+    workers, virtual, dp, count = (data.draw(st.integers(2, most)) for most in (3, 4, 4, 6))
+    size = workers * virtual - 1
+    cuts = (0, *sorted(data.draw(st.lists(st.integers(1, 15), min_size=size, max_size=size, unique=True))), 16)
+    schedule = data.draw(st.sampled_from([Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB]))
+    cluster = Cluster.uniform(dp * workers)
+    pipelines = [
+        Pipeline(
+            num_microbatches=count,
+            stages=tuple(
+                Stage(layer_start=a, layer_stop=b, worker=f"w{p * workers + n % workers:02d}")
+                for n, (a, b) in enumerate(itertools.pairwise(cuts))
+            ),
+        )
+        for p in range(dp)
+    ]
+    plan = Plan(schedule=schedule, pipelines=tuple(pipelines))
+    costs, link = Costs(profile, cluster), profile.network.inter_host
+    plan = replace(plan, rounds=fastest_rounds(plan, costs))
+    splitter, kinds = ChunkSplitter(costs.sums, schedule, link, 1), (WorkerKind(1.0, 10**12),) * workers
+    split = splitter.priced(cuts, kinds, count, stage_reductions(profile, dp, workers, lambda _: link))
+    step = estimate(plan, profile, cluster).iteration_seconds
+    assert split.seconds + costs.commit_seconds(dp * workers) <= step * (1 + 1e-12)
+    assert step <= (split.seconds + costs.commit_seconds(dp * workers)) * 1.5
+
+
 @BOTH
 @pytest.mark.parametrize(("workers", "virtual", "count"), [(2, 2, 4), (2, 3, 5), (3, 2, 6)])
 def test_splits_are_close_to_the_best_of_all(workers, virtual, count, schedule):
     profile = transformer_profile(8)
     splitter = ChunkSplitter(Costs(profile, Cluster.uniform(workers)).sums, schedule, profile.network.inter_host, 1)
-    kinds, tail = (WorkerKind(1.0, 10**12),) * workers, np.zeros(11)
+    kinds, nothing = (WorkerKind(1.0, 10**12),) * workers, no_reductions(10)
     inner = itertools.combinations(range(1, 10), workers * virtual - 1)
-    everything = splitter.seconds(np.array([(0, *cuts, 10) for cuts in inner]), kinds, count, tail)
-    found = splitter.best(kinds, virtual, count, tail)
+    everything = splitter.seconds(np.array([(0, *cuts, 10) for cuts in inner]), kinds, count, nothing)
+    found = splitter.best(kinds, virtual, count, nothing)
     assert found.lacking_bytes == 0
-    assert everything.min() * (1 - 1e-12) <= found.seconds <= everything.min() * 1.05
+    assert everything.min() * (1 - 1e-12) <= found.seconds <= everything.min() * 1.005
 
 
 @pytest.mark.parametrize("memory_bytes", [1_000_000_000, 80_000_000_000])

@@ -12,6 +12,7 @@ from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import OptimizerSharding
 from planner.pipelines.chunks import ChunkSplitter, least_held
 from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.tails import no_reductions
 from tests.builders import layer, profile_of
 from tests.planner.tight import LINK, NOT_REDUCED, tight_layers
 
@@ -76,5 +77,5 @@ def test_pipelines_that_are_ruled_out_are_not_searched(monkeypatch):
     """However many stages they have: a plan that cannot be is refused at once."""
     sums = LayerSums(profile_of([layer(f"l{n}", parameter_bytes=8 * GB) for n in range(32)]))
     monkeypatch.setattr(ChunkSplitter, "promise", lambda *_: pytest.fail("searched"))
-    split = ChunkSplitter(sums, Schedule.INTERLEAVED, LINK, 1).best((WorkerKind(1.0, 10 * GB),) * 8, 2, 8, np.zeros(33))
+    split = ChunkSplitter(sums, Schedule.INTERLEAVED, LINK, 1).best((WorkerKind(1.0, 10 * GB),) * 8, 2, 8, no_reductions(32))
     assert split.lacking_bytes
