@@ -31,7 +31,7 @@ from rich.console import Console
 
 from benchmarks.running import scratch
 from benchmarks.trouble.campaign import Campaign, Run, load
-from benchmarks.trouble.report import JOIN, PROCESSES, RunReport, cells_of, draw, phase_table
+from benchmarks.trouble.report import JOIN, RunReport, cells_of, draw, growth_of, phase_table
 from benchmarks.trouble.service import ServiceProcess, service_process
 from benchmarks.trouble.striker import Striker
 from benchmarks.trouble.witness import HungError, Witness, orphans
@@ -130,7 +130,7 @@ def play(campaign: Campaign, run: Run, *, profile: Profile, service: ServiceProc
     report.missed = striker.num_missed
     labelled = enumerate(witness.recoveries)
     report.recoveries = [(striker.labels.get(place, "?") if own.lost else JOIN, own) for place, own in labelled]
-    report.growth = {process: witness.growths.growth(process) for process in PROCESSES}
+    report.growth = growth_of(witness.growths)
     return report
 
 

@@ -1,14 +1,14 @@
 """What a campaign came to: one row per run, the phases of all recoveries as a table and a picture."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.table import Table
 
 from benchmarks.trouble.campaign import Growth, Kind
-from benchmarks.trouble.footprint import Footprint
+from benchmarks.trouble.footprint import Footprint, Growths
 from kintsugi.runtime.control.recovery import RecoveryTimeline
 
 PHASES = ("detected", "planned", "quiesced", "regrouped", "transferred", "resumed", "first_step")
@@ -47,13 +47,7 @@ class RunReport:
 
     def excess(self, limit: Growth) -> list[str]:
         """What grew by more than it may."""
-        return [
-            f"{process} {name} +{gained}"
-            for process, footprint in self.growth.items()
-            if footprint is not None
-            for name in Growth.model_fields
-            if (gained := getattr(footprint, name)) > getattr(limit, name)
-        ]
+        return grown_beyond(self.growth, limit)
 
     def num_failures(self, limit: Growth) -> int:
         """What must be 0."""
@@ -73,6 +67,22 @@ class RunReport:
             + (f"; TOO MUCH GROWTH: {', '.join(excess)}" if excess else "")
             + (f"; ERROR: {self.error}" if self.error else "")
         )
+
+
+def growth_of(growths: Growths) -> dict[str, Footprint | None]:
+    """Most that any process gained, by what it is; None where none was there for long enough."""
+    return {process: growths.growth(process) for process in PROCESSES}
+
+
+def grown_beyond(growth: Mapping[str, Footprint | None], limit: Growth) -> list[str]:
+    """What grew by more than it may."""
+    return [
+        f"{process} {name} +{gained}"
+        for process, footprint in growth.items()
+        if footprint is not None
+        for name in Growth.model_fields
+        if (gained := getattr(footprint, name)) > getattr(limit, name)
+    ]
 
 
 def _growth_text(footprint: Footprint | None) -> str:

@@ -11,14 +11,16 @@ from rich.console import Console
 
 from benchmarks.trouble.campaign import Campaign, Run
 from benchmarks.trouble.footprint import NOTHING, Growths, explained_by, start_ticks
+from benchmarks.trouble.report import grown_beyond, growth_of
 from benchmarks.trouble.service import ServiceProcess
 from benchmarks.trouble.striker import Striker
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.recovery import RecoveryTimeline
 
 PROGRESS_SECONDS = 5.0
-SETTLE_SECONDS = 3.0
-"""After which nothing is left of what a recovery puts off: quiet connections are shut down, old groups torn down."""
+SETTLE_SECONDS, PATIENCE_SECONDS = 3.0, 30.0
+"""After which nothing is left of what a recovery puts off: quiet connections are shut down, old groups torn down. And for how long
+that is looked at again where something is, for a busy machine takes longer."""
 
 
 class HungError(Exception):
@@ -40,6 +42,7 @@ class Witness:
         self._sampled_generation = -1
         self._looked_at = 0.0
         self._has_looked_last = False
+        self._patient_until: float | None = None
         self.growths = Growths()
         self.recoveries: list[RecoveryTimeline] = []
         """The agent's own list."""
@@ -63,15 +66,17 @@ class Witness:
         self._require_progress(agent)
 
     def _look(self, agent: Agent) -> None:
-        """At what processes hold: once in every generation, and a last time when all is over and old groups are torn down."""
+        """At what processes hold: once in every generation, and when all is over until old groups are torn down."""
         plan, now = agent.decision.plan, time.monotonic()
         is_over = self._striker.is_over(agent) and now - self._looked_at > SETTLE_SECONDS and not self._has_looked_last
         if plan.generation <= self._sampled_generation and not is_over:
             return
-        self._has_looked_last |= is_over
         self._sampled_generation, self._looked_at = plan.generation, now
         workers = [("worker", agent.handle(worker).pid, explained_by(plan, worker)) for worker in agent.alive]
         self.growths.sample([*workers, ("agent", os.getpid(), NOTHING), ("service", self._service.pid, NOTHING)])
+        if is_over:
+            self._patient_until = self._patient_until or now + PATIENCE_SECONDS
+            self._has_looked_last = now > self._patient_until or not grown_beyond(growth_of(self.growths), self._campaign.growth)
 
     def _require_progress(self, agent: Agent) -> None:
         now, step = time.monotonic(), max(agent.losses, default=-1)
