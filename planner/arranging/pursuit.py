@@ -65,8 +65,11 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
 def _beside(search: AnySearch, dp: int, arrangement: Arrangement, limit_seconds: float) -> Iterator[Arrangement]:
     """Others of `dp` pipelines whose step may turn out shorter than that of the fastest."""
     leading = search.leading(dp, limit_seconds) if isinstance(search, InterleavedSearch) else []
-    others = {other.shapes: other for other in (*leading, *_evened(search, dp, limit_seconds))}
-    return (other for shapes, other in others.items() if shapes != arrangement.shapes)
+    known = {arrangement.shapes}
+    for other in (*leading, *_evened(search, dp, limit_seconds)):
+        if other.shapes not in known:
+            known.add(other.shapes)
+            yield other
 
 
 def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrangement]:

@@ -48,9 +48,7 @@ class ChunkMemory(NamedTuple):
 
 @compiled
 def splits_seconds(model: ChunkModel, reductions: Reductions, speeds: Floats, options: Ints, num_microbatches: int) -> Floats:
-    """Times of several splits, the reductions of each worker's stages included. Shape [splits].
-
-    A worker reduces one stage's layers at a time, those of its last stage first, each once it is through with their passes.
+    """When all gradients are reduced (`reduced`) in several splits, in seconds. Shape [splits].
 
     Args:
         model: its layers.
@@ -73,10 +71,9 @@ class Reduced(NamedTuple):
 
     seconds: float
     stage: int
-    """Behind whose last pass nothing but reductions is waited for."""
+    """Behind whose last pass only reductions are waited for."""
     is_together: bool
-    """Whether these are that of tied ends and, on the last worker, of its first stage; else those that `stage` and earlier ones of
-    its worker have left."""
+    """Whether tied ends and the last worker's first stage are reduced then; else that stage and the earlier ones of its worker."""
 
 
 @compiled

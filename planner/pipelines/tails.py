@@ -1,4 +1,4 @@
-"""What follows a pipeline's last backward pass at least: the reduction of its first stage's layers."""
+"""What follows last backward passes at least: the reductions of stages' layers."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
