@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +13,14 @@ from itertools import count
 from pathlib import Path
 
 from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from api.storage.store import Store
 from api.storage.tables import METADATA
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 KINDS = (SQLITE, POSTGRESQL)
+START_SECONDS = 60.0
 TERMINATE_MILLISECONDS = 30_000
 """For a connection's process to end; who does not wait for that may be answered by it once more."""
 
@@ -62,7 +65,16 @@ class PostgreSql:
                 process.resume()
 
     def start(self) -> None:
+        """Have the server back; after a crash it recovers first, and refuses connections meanwhile."""
         self._server.ensure_postgres_running()
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._do("SELECT 1")
+            except OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def url(self, database: str) -> str:
         socket = make_url(self._server.get_uri()).query["host"]
