@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -123,10 +124,12 @@ class InterleavedSearch:
         if found:
             _, way = min(found, key=lambda pair: pair[0].seconds)
             self._options[dp] += filter(None, [self._arranged(*way, is_thorough=True)])
-        options = [option for option in self._options[dp] if option.seconds < limit_seconds]
-        if not options:
-            return limit_seconds, None
-        return self._least_bound, min(options, key=_seconds)
+        options = self._below(dp, limit_seconds)
+        return (self._least_bound, options[0]) if options else (limit_seconds, None)
+
+    def _below(self, dp: int, limit_seconds: float) -> list[Arrangement]:
+        """Those of `dp` pipelines that were found and take less than a time, the fastest first."""
+        return sorted((option for option in self._options.get(dp, ()) if option.seconds < limit_seconds), key=attrgetter("seconds"))
 
     def _is_hopeless(self, dp: int) -> bool:
         """Whether pipelines no shorter, with no more micro-batches, were found not to fit memory."""
@@ -135,14 +138,12 @@ class InterleavedSearch:
 
     def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
         """The best arrangement of `dp` pipelines of so many lengths among those that `arrange` looked at."""
-        options = (option for option in self._options.get(dp, ()) if option.seconds < limit_seconds)
-        even = (option for option in options if len({shape.num_workers for shape in option.shapes}) <= num_lengths)
-        return min(even, key=_seconds, default=None)
+        options = self._below(dp, limit_seconds)
+        return next((option for option in options if len({shape.num_workers for shape in option.shapes}) <= num_lengths), None)
 
     def leading(self, dp: int, limit_seconds: float = math.inf) -> list[Arrangement]:
         """Arrangements of `dp` pipelines, the fastest first: which one is best shows only once all reductions are in order."""
-        options = (option for option in self._options.get(dp, ()) if option.seconds < limit_seconds)
-        distinct = {(option.shapes, option.kinds): option for option in sorted(options, key=_seconds)}
+        distinct = {(option.shapes, option.kinds): option for option in self._below(dp, limit_seconds)}
         return list(distinct.values())[:MOST_LEADING]
 
     def step_seconds(self, arrangement: Arrangement) -> float:
@@ -357,10 +358,6 @@ class InterleavedSearch:
             link_over = problem.reduction_link if dp > 1 else lambda _: problem.link
             self._reductions_of[key] = stage_reductions(problem.costs.profile, *key, link_over)
         return self._reductions_of[key]
-
-
-def _seconds(arrangement: Arrangement) -> float:
-    return arrangement.seconds
 
 
 def _through_seconds(slow_seconds: float, num_slow: int, fast_seconds: float, num_fast: int, num_microbatches: int) -> float:

@@ -95,7 +95,7 @@ def descend(model: ChunkModel, asked: Asked, room: Room, start: Ints, effort: Ef
             best, least, at_best = cuts.copy(), seconds, count
         known = _Planes(planes.levels[: count + 1], planes.parts[: count + 1])
         found, cuts = _next(known, room, cuts, least)
-        if not found:
+        if not found and count != at_best:
             found, cuts = _next(known, room, best, least)
         if not found:
             found, cuts = _beyond(known, room, best, at_best, effort.most_beyond)

@@ -33,10 +33,12 @@ def least_tails(profile: Profile, degrees: range, first_length: int, link_over: 
 
 
 class Reductions(NamedTuple):
-    """What reducing the layers [a, b) of a stage takes: until[b] - since[a], in seconds. Shape [layers + 1] each."""
+    """What reducing the layers [a, b) of a stage takes: until[b] - since[a], in seconds."""
 
     until: Floats
+    """Shape [layers + 1]."""
     since: Floats
+    """Shape [layers + 1]."""
     together: float
     """What both ends of all pipelines reduce together, where these are tied; 0 where they are not."""
 
