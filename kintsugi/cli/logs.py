@@ -5,13 +5,7 @@ import sys
 import structlog
 
 from api.texts import escaped_line
-from kintsugi.cli.errors import tell
-
-
-class _Lines:
-    """What lines of any level are given to; work goes on where nobody reads them."""
-
-    debug = info = warning = error = critical = staticmethod(tell)
+from kintsugi.core.logs import StandardError
 
 
 def log_to_stderr() -> None:
@@ -22,5 +16,5 @@ def log_to_stderr() -> None:
             escaped_line,
             structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty()),
         ],
-        logger_factory=lambda *_: _Lines(),
+        logger_factory=lambda *_: StandardError(),
     )

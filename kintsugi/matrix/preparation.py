@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.codec import dumps, load
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Snapshot
+from kintsugi.core.logs import get_logger
 from kintsugi.core.profile import Profile
 from kintsugi.core.version import __version__
 from kintsugi.matrix.data import DataFile, export
@@ -26,7 +25,7 @@ from planner.replan import replan
 
 DATA, PROFILES, SETTINGS = "data", "profiles", "settings.json"
 _REPEATS = 5
-_log = structlog.get_logger("kintsugi.matrix")
+_log = get_logger("kintsugi.matrix")
 _PACKAGES = ("torch", "numpy", "scikit-learn")
 
 

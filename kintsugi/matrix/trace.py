@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import structlog
 import torch
 
 from kintsugi.core.errors import cause_of
+from kintsugi.core.logs import get_logger
 from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.record import StepRecord
 from kintsugi.matrix.store import read_steps, write_steps
@@ -28,7 +28,7 @@ TRACE = "trace"
 """Folder of a cell for samples of its parameters."""
 VALUES_PER_TENSOR = 256
 """Tensors with no more than that are kept whole."""
-_log = structlog.get_logger("kintsugi.matrix")
+_log = get_logger("kintsugi.matrix")
 
 OptimizerFactory = Callable[[NamedParameters], torch.optim.Optimizer]
 Trace = dict[int, dict[str, tuple[np.ndarray, int]]]

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
-import structlog
-
 from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
+from kintsugi.core.logs import get_logger
 from kintsugi.core.replacing import replacing
 from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.layout import JOURNALS
@@ -38,7 +37,7 @@ def disk_rates(folder: Path) -> DiskRates:
     try:
         return _measured(folder)
     except OSError as error:
-        log = structlog.get_logger("kintsugi.runtime")
+        log = get_logger("kintsugi.runtime")
         log.warning("nothing can be written here now; how fast the disk is was guessed", folder=str(folder), reason=str(error))
         return _GUESSED
 

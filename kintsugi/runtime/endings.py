@@ -4,7 +4,7 @@ import atexit
 import os
 from collections.abc import Callable
 
-import structlog
+from kintsugi.core.logs import get_logger
 
 End = Callable[[], object]
 """Ends threads, within bounded time."""
@@ -27,7 +27,7 @@ def _end_all() -> None:
         try:
             end()
         except Exception:  # the script has ended, and the others are to end, too
-            structlog.get_logger("kintsugi.runtime").exception("could not be ended with the script", what=str(end))
+            get_logger("kintsugi.runtime").exception("could not be ended with the script", what=str(end))
 
 
 atexit.register(_end_all)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import structlog
 import torch
 from torch import Tensor
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, some, told_as
+from kintsugi.core.logs import get_logger
 
 _SLOW_SECONDS = 1.0
 
@@ -167,7 +167,7 @@ class FaultScript:
         flip(tensor)
 
     def _strikes_nothing(self, why: str, step: int | None) -> None:
-        structlog.get_logger("kintsugi.runtime").warning(f"a fault strikes nothing: {why}", worker=self._worker, step=step)
+        get_logger("kintsugi.runtime").warning(f"a fault strikes nothing: {why}", worker=self._worker, step=step)
 
 
 def _strike(how: FaultKind) -> None:

@@ -21,7 +21,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import structlog
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
+from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
@@ -226,7 +226,7 @@ class PlainRun:
         """In the writer's thread: everything is on the disk, or cannot be; in the main thread: the disk hangs."""
         temporary = self._store.temporary(message.step, f"life{self._life}")
         if isinstance(message, PartFailed):
-            log = structlog.get_logger("kintsugi.runtime")
+            log = get_logger("kintsugi.runtime")
             log.warning("a checkpoint could not be written; the previous one stays", step=message.step, reason=message.reason)
             if not message.is_late:
                 self._store.discard(temporary)

@@ -17,9 +17,8 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.forking import start_process
 from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
@@ -222,7 +221,7 @@ class WorkerHandle:
             raise ReconfigurationError(f"did not end {timeout_seconds:g} s after SIGKILL", field=self.worker, value=self.pid)
         children: Any = multiprocessing.process
         children._children.discard(self.process)
-        log = structlog.get_logger("kintsugi.runtime")
+        log = get_logger("kintsugi.runtime")
         log.warning(
             "a worker was killed, and its process ends once the kernel lets it go: is a disk hung?",
             worker=self.worker,

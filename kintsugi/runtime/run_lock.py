@@ -9,9 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from kintsugi.core.errors import ConflictError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.layout import LIFE_LOCK
 
 _TAKEN = (errno.EACCES, errno.EAGAIN)
@@ -54,7 +53,7 @@ class RunLock(AbstractContextManager["RunLock"]):
             os.close(descriptor)
             if error.errno in _TAKEN:
                 raise self._refusal(holder) from error
-            log = structlog.get_logger("kintsugi.runtime")
+            log = get_logger("kintsugi.runtime")
             log.warning(
                 "nothing keeps a second life out of this folder: it has no locks", folder=str(self._folder), error=str(error)
             )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-import structlog
 import torch
 
 from kintsugi.client import Client, Patience
@@ -18,6 +17,7 @@ from kintsugi.core.ending import Outcome
 from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError, KintsugiError, NotFoundError, told_as
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
+from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.asked import cluster_of, faults_of, options_of, require_addresses, require_degrees, require_kinds
@@ -172,7 +172,7 @@ def train(
 
 def _measured(make_job: Callable[[], TrainingJob], name: str, num_workers: int, workers_per_device: int) -> Profile:
     """What the job costs on this machine, which takes a while, and is told."""
-    log, begun = structlog.get_logger("kintsugi.runtime"), time.monotonic()
+    log, begun = get_logger("kintsugi.runtime"), time.monotonic()
     log.info("measuring what the job's layers, links and recoveries cost here; with profile=... it is not", workers=num_workers)
     profile = profile_job(make_job, name=name, num_workers=num_workers, workers_per_device=workers_per_device)
     log.info("measured", layers=profile.num_layers, seconds=round(time.monotonic() - begun, 1))

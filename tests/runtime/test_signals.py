@@ -140,7 +140,7 @@ def test_a_signal_to_the_whole_process_group_ends_the_job_and_no_worker_on_the_s
         command, start_new_session=True, capture_output=True, text=True, timeout=240, check=False, env=environment
     )
     assert ended.returncode == (128 + number if number in BOTH else -number), ended.stdout + ended.stderr
-    told = re.search(r"ended early; .* again_from=(\d+)", re.sub(r"\x1b\[\d*m", "", ended.stdout))
+    told = re.search(r"ended early; .* again_from=(\d+)", re.sub(r"\x1b\[\d*m", "", ended.stderr))
     assert told is not None, ended.stdout + ended.stderr
     assert int(told[1]) >= 3
 

@@ -7,9 +7,8 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import structlog
-
 from estimator.interval import daly_interval_seconds, young_interval_seconds
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.messages import PartWritten
 
@@ -73,7 +72,7 @@ class CheckpointCosts:
         self.advice = advice = self._advice(step_seconds, mtbf_seconds)
         if self._shown is None or not self._shown / 2 <= advice.every_steps <= self._shown * 2:
             self._shown = advice.every_steps
-            structlog.get_logger("kintsugi.runtime").info("how often checkpoints are best written", **asdict(advice))
+            get_logger("kintsugi.runtime").info("how often checkpoints are best written", **asdict(advice))
 
     def _advice(self, step_seconds: float, mtbf_seconds: float) -> IntervalAdvice:
         cost = statistics.median_high(record.stall_seconds for record in self.records)
@@ -106,7 +105,7 @@ def append_record(run: Path, record: CheckpointRecord) -> None:
     try:
         _append(run / RECORDS, (json.dumps(asdict(record)) + "\n").encode())
     except OSError as error:
-        structlog.get_logger("kintsugi.runtime").warning(
+        get_logger("kintsugi.runtime").warning(
             "what a checkpoint cost could not be written down; the checkpoint is whole", step=record.step, reason=str(error)
         )
 

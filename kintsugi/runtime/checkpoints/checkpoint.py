@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps, loads
 from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError, cause_of
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.changes import first_change
 from kintsugi.runtime.disk import replace_whole, sync_folder, write_synced
 from kintsugi.runtime.layout import LATEST
@@ -194,7 +193,7 @@ class CheckpointStore:
         self._about = about or {}
         self._damaged: set[Path] = set()
         """Found so when the newest was looked for."""
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
 
     def temporary(self, step: int, tag: str) -> Path:
         """Where the parts of a checkpoint go until it is committed; the same in every process."""

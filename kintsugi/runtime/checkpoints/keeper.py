@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
-
 from kintsugi.core.errors import UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, Manifest
 from kintsugi.runtime.checkpoints.recording import RunOptions, require_steps_left
@@ -47,7 +46,7 @@ class Keeper:
         """`compares` says whether the holders of a layer compare their states, so that the latest one may not be right."""
         self._options = options
         self._progress = progress
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._writers: dict[int, frozenset[str]] = {}
         self._lost: dict[int, set[str]] = {}
         """By attempt, who of its writers writes no more."""

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
-import structlog
-
 from kintsugi.core import checks
 from kintsugi.core.decision import Decision
 from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import NotFoundError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.conductor import Conductor
 from kintsugi.runtime.control.decider import Decider
@@ -62,7 +61,7 @@ class Agent(AbstractContextManager["Agent"]):
         self._request = request
         self._options = options
         self._trace = options.worker.trace
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._is_running = False
         self._end: End | None = None
         self._saving_since: float | None = None

@@ -7,9 +7,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-import structlog
-
 from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.disk import replace_whole
 
@@ -27,7 +26,7 @@ class BegunJobs:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._clerk = Clerk("begun")
         self._is_over = self._read()
 

@@ -11,10 +11,9 @@ import itertools
 import time
 from collections.abc import Sequence
 
-import structlog
-
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.membership import EventKind
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.keeper import Keeper
@@ -45,7 +44,7 @@ class Conductor:
         self._fleet = fleet
         self._decider = decider
         self._options = options
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._roster = Roster(request)
         self._numbers = itertools.count(1)
         self._attempt = Attempt(0)

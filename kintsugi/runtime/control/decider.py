@@ -10,11 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 
-import structlog
-
 from kintsugi.core.decision import Decision
 from kintsugi.core.ending import Ending
 from kintsugi.core.errors import KintsugiError, UnavailableError, some
+from kintsugi.core.logs import get_logger
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.runtime.control.decisions import Ahead, Awaiting, Decisions, JobRequest
@@ -35,7 +34,7 @@ class Decider:
             decisions.is_overtaken = self._has_more
         self._timeout_seconds = timeout_seconds
         self._is_closing = threading.Event()
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
         self._pending: Future[float] | None = None
         self._unanswered: list[Event] = []

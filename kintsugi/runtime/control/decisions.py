@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
-import structlog
-
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
@@ -24,6 +22,7 @@ from kintsugi.core.errors import (
 )
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.job import JobSettings, Snapshot
+from kintsugi.core.logs import get_logger
 from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Answer, JobView, Measurement, Report, ReportStatus
 from kintsugi.core.plan import Plan
@@ -213,7 +212,7 @@ class ServiceDecisions:
         """`begun`: where it is kept, for another life, which jobs go on at the service; null keeps it nowhere."""
         self._client = client
         self._begun = begun
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._job = ""
         """Empty before there is one."""
         self.is_overtaken: Callable[[], bool] = lambda: False

@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.roster import Roster
@@ -50,7 +49,7 @@ class Farewells:
         """Let those go that are not among the `busy` workers, now that their state lies with others."""
         for handle in self._waiting():
             if handle.worker not in busy:
-                structlog.get_logger("kintsugi.runtime").info("a worker leaves; its state is handed over", worker=handle.worker)
+                get_logger("kintsugi.runtime").info("a worker leaves; its state is handed over", worker=handle.worker)
                 self._released.add(handle)
                 handle.send(Stop())
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
-import structlog
-
 from kintsugi.core.errors import ConflictError, ReconfigurationError, WorkerError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
@@ -36,7 +35,7 @@ class Fleet:
         self._make_job = make_job
         self._main = main
         self._options = options
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._listened_at = time.monotonic()
         self._num_unable = 0
         """Processes that ended with an error of their own before they knew their model."""

@@ -5,9 +5,8 @@ import time
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
-import structlog
-
 from kintsugi.core.errors import InvalidInputError, WorkerError, error_from
+from kintsugi.core.logs import get_logger
 from kintsugi.core.messages import Measurement
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt
@@ -105,7 +104,7 @@ class Hearing:
     @_on.register
     def _(self, message: Failed, handle: WorkerHandle, _: Attempt) -> None:
         if self.fleet.dismiss(handle):
-            log = structlog.get_logger("kintsugi.runtime")
+            log = get_logger("kintsugi.runtime")
             log.warning("a worker that joined failed", worker=handle.worker, traceback=message.traceback)
             return
         if message.error is not None:
@@ -121,5 +120,5 @@ class Hearing:
         if not self.fleet.dismiss(handle):
             message = f"makes another job for {handle.worker}, {found}: make the same one in every process"
             raise InvalidInputError(message, field="make_job", value=handle.worker)
-        log = structlog.get_logger("kintsugi.runtime")
+        log = get_logger("kintsugi.runtime")
         log.warning("refused a worker that joined: its job differs", worker=handle.worker, differences=found)

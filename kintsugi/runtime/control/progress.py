@@ -5,8 +5,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.messages import StepDone
 
 _TELL_SECONDS = 30.0
@@ -17,7 +16,7 @@ class Progress:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self.losses: dict[int, float] = {}
         """Mean loss over the global batch, by step."""
         self.microbatches: dict[int, tuple[int, ...]] = {}

@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan
 from kintsugi.core.resiliency import RecoveryEvent
 
@@ -128,7 +127,7 @@ class Recoveries:
         if over is None:
             return
         told = {"lost": over.lost, "joined": over.joined, "left": over.left}
-        structlog.get_logger("kintsugi.runtime").info(
+        get_logger("kintsugi.runtime").info(
             "training goes on",
             policy=plan.policy.value,
             workers=len(plan.workers),

@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-import structlog
-
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision, Migration
+from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint
@@ -75,7 +74,7 @@ def _from_checkpoint(
     decision: Decision, settlement: Settlement, checkpoint: Checkpoint | None, *, layers: tuple[int, ...]
 ) -> Restoration:
     start = checkpoint.step if checkpoint is not None else 0
-    structlog.get_logger("kintsugi.runtime").warning(
+    get_logger("kintsugi.runtime").warning(
         "state is lost; steps are trained again",
         layers=layers,
         trained=settlement.start_step,
@@ -101,7 +100,7 @@ def _moving_from(applied: Plan, decision: Decision, survivors: Collection[str], 
     is_sent_by_holders = all(part.source in applied.holders[part.layer] for part in transfers)
     if is_sent_by_holders and brought == {(need.target, need.layer) for need in needs}:
         return decision
-    structlog.get_logger("kintsugi.runtime").warning(
+    get_logger("kintsugi.runtime").warning(
         "the plan was decided from another one than runs; its migration is planned anew",
         generation=decision.plan.generation,
         runs=applied.generation,

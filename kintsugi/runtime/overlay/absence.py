@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-import structlog
+from kintsugi.core.logs import get_logger
 
 _TELL_SECONDS = 10.0
 _LONG_SECONDS = 1.0
@@ -19,7 +19,7 @@ class Absence:
         self._since: float | None = None
         """When the first request in a row was not answered; null where the last one was."""
         self._tell_at = 0.0
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=worker)
 
     @property
     def seconds(self) -> float:

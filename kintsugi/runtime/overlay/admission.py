@@ -7,9 +7,8 @@ from concurrent import futures
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-import structlog
-
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleIncarnationError, UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay, OverlayWorker
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.core.version import PROTOCOL
@@ -68,7 +67,7 @@ def admit(scheduler: Scheduler, links: Links, application: Application, deadline
                 raise UnavailableError(f"could not join: {error}", field="worker", value=links.identity.worker) from error
             if time.monotonic() - told_at >= TELL_SECONDS:
                 told_at = time.monotonic()
-                structlog.get_logger("kintsugi.overlay").info("waits to join", worker=links.identity.worker, why=str(error))
+                get_logger("kintsugi.overlay").info("waits to join", worker=links.identity.worker, why=str(error))
             pause.wait(_PAUSE_SECONDS)
 
 

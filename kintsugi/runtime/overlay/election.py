@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-import structlog
-
 from kintsugi.core import codec
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.runtime.disk import replace_whole
 from kintsugi.runtime.overlay.control import Control
@@ -151,7 +150,7 @@ class Electorate:
             if ballot != self._box.ballot:
                 self._box.put(ballot)
         except OSError as error:
-            log = structlog.get_logger("kintsugi.overlay")
+            log = get_logger("kintsugi.overlay")
             log.warning("cannot vote for a scheduler: the ballot cannot be written", worker=self._worker, error=str(error))
             return False
         return True

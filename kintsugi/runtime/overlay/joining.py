@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import structlog
-
 from kintsugi.core.errors import KintsugiError, ReconfigurationError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay, Replication, WorkerState
 from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
@@ -59,7 +58,7 @@ class Joiner:
         self._received_bytes = 0
         self._is_over = False
         self._lock = threading.Lock()
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
 
     @property
     def received_bytes(self) -> int:

@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Callable
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
@@ -37,7 +36,7 @@ class Leaver:
         own = self._agent.identity
         name = f"{own.worker}-{own.incarnation}"
         self._agent.teller.tell(OverlayEventKind.WORKER_DRAINING, f"draining-{name}", detail="asked to leave")
-        log = structlog.get_logger("kintsugi.overlay")
+        log = get_logger("kintsugi.overlay")
         log.info("leaves once the others reduce without it", worker=own.worker, limit_seconds=round(deadline.left_seconds, 1))
         overdue = threading.Timer(deadline.left_seconds, self._agent.give_up, ["did not come to leave in time"])
         overdue.daemon = True

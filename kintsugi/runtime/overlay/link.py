@@ -7,9 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import structlog
-
 from kintsugi.core.errors import CommunicationError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.overlay.messages import Channel, Message, read, write
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.outbox import Outbox
@@ -130,7 +129,7 @@ class Link:
         except (OSError, CommunicationError) as error:
             self._end(str(error) or type(error).__name__)
         except Exception as error:  # what a message makes of who hears it: the loss must be told all the same
-            structlog.get_logger("kintsugi.overlay").exception("a message could not be taken", worker=self.peer.worker)
+            get_logger("kintsugi.overlay").exception("a message could not be taken", worker=self.peer.worker)
             self._end(f"a message could not be taken: {type(error).__name__}: {error}")
         finally:
             self._let_go()

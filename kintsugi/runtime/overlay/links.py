@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import structlog
-
 from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.overlay.greeting import Identity, dial, greet, welcome
 from kintsugi.runtime.overlay.link import Link, Peer, prepare
 from kintsugi.runtime.overlay.messages import Channel, Message
@@ -155,7 +154,7 @@ class Links:
                 connection, _ = self._listener.accept()
             except OSError as error:
                 if is_able and not self._is_closed:
-                    structlog.get_logger("kintsugi.overlay").warning("cannot answer those who call", error=str(error))
+                    get_logger("kintsugi.overlay").warning("cannot answer those who call", error=str(error))
                 is_able = False
                 time.sleep(_PAUSE_SECONDS)
                 continue

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import OverlayWorker, WorkerState
 from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
@@ -28,7 +27,7 @@ class Losses:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
 
     def report(self, link: Link, why: str) -> None:
         """Tell that a link broke, unless it was given up on purpose."""

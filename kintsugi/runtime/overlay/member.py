@@ -4,8 +4,7 @@ import statistics
 import time
 from collections import deque
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay, WorkerState
 from kintsugi.core.overlay_messages import OverlayEventKind, OverlayHeartbeat
 from kintsugi.runtime import endings
@@ -70,7 +69,7 @@ class Member:
         self._links, self._trained, self._options = links, trained, options
         self._times: deque[float] = deque(maxlen=_NUM_TIMES)
         worker = links.identity.worker
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=worker)
         self._inbox = Inbox(links.acknowledge)
         self.agent = Agent(links.identity, links, self._inbox, scheduler, overlay, options=options)
         losses = Losses(self.agent)

@@ -4,9 +4,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-import structlog
-
 from kintsugi.core.errors import ForbiddenError, KintsugiError, UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import LinkState, Overlay, OverlayLink
 from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
@@ -30,7 +29,7 @@ class Reconciler:
         """By neighbour, for the link of which generation it was probed last, over which connection."""
         self._lock = threading.Lock()
         self._is_closed = False
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
 
     def start(self) -> None:
         """Begin."""

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import structlog
 import xxhash
 
 from kintsugi.core.errors import KintsugiError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay, Replication, WorkerState
 from kintsugi.runtime.overlay.committed import Committed, Sum
 from kintsugi.runtime.overlay.following import FORGOTTEN, Telling
@@ -162,7 +162,7 @@ class Sources:
     def _refuse(self, key: Key, why: str) -> None:
         """Tell a joining worker that the state cannot be sent, which no other copy of it mends."""
         self._end_following(key)
-        structlog.get_logger("kintsugi.overlay").warning("cannot send its state", worker=self._worker, joiner=key[0], why=why)
+        get_logger("kintsugi.overlay").warning("cannot send its state", worker=self._worker, joiner=key[0], why=why)
         self._links.tell(key[0], GONE, {"replication": key[1], "why": why})
 
     def _start(self, key: Key, replication: Replication, at: Sum, packed: Callable[[], PackedState]) -> None:

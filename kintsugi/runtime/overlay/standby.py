@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from kintsugi.core import checks, codec
 from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.overlay.election import Electorate
@@ -161,7 +160,7 @@ class Standby:
         self._term = self._followed_term = 0
         self._closing = threading.Event()
         self._is_warned = False
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=identity.worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=identity.worker)
         self._thread = threading.Thread(target=self._run, name="overlay-stands-by", daemon=True)
 
     @property

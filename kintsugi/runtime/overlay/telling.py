@@ -7,10 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import structlog
-
 from kintsugi.core import checks
 from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay.greeting import Identity
@@ -37,7 +36,7 @@ class Teller:
         self._events: queue.SimpleQueue[OverlayEvent | None] = queue.SimpleQueue()
         self._seen: set[str] = set()
         self._closing = threading.Event()
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=identity.worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=identity.worker)
         self._thread = threading.Thread(target=self._run, name="overlay-tells", daemon=True)
         self._thread.start()
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay, WorkerState
 from kintsugi.runtime.overlay import exits
 from kintsugi.runtime.overlay.agent import Agent
@@ -58,7 +57,7 @@ class Vigil:
         self._leave_by: Deadline | None = None
         self._told_at = clock()
         self._over = threading.Event()
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
+        self._log = get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
         self._thread = threading.Thread(target=self._run, name="overlay-waits", daemon=True)
 
     def __enter__(self) -> Self:

@@ -24,9 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.changes import first_change
 from kintsugi.runtime.clerk import Clerk
 
@@ -160,7 +159,7 @@ class Journal:
             self._waiting.append(done)
         elif not self._clerk.awaits(done, _LINE_SECONDS):
             self._waiting.append(done)
-            log = structlog.get_logger("kintsugi.runtime")
+            log = get_logger("kintsugi.runtime")
             log.warning(
                 "the journal's disk does not answer; the training goes on, and its lines are written once it does",
                 folder=str(self._folder),
@@ -211,7 +210,7 @@ class Journal:
 
     def _fail(self, why: str) -> None:
         if self._is_whole:
-            structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: its journal failed", error=why)
+            get_logger("kintsugi.runtime").warning("this run cannot be proven: its journal failed", error=why)
         self._is_whole = False
 
 
@@ -279,7 +278,7 @@ def _undamaged(path: Path) -> Record | None:
     try:
         return read_journal(path)
     except InvalidInputError as error:
-        structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: a journal is damaged", reason=error.message)
+        get_logger("kintsugi.runtime").warning("this run cannot be proven: a journal is damaged", reason=error.message)
         return None
 
 

@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from estimator.program import Action, ActionKind
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.clerk import Clerk, HungError
@@ -158,7 +157,7 @@ class ActionTrace:
 
     def _end(self, why: str) -> None:
         self._num_left = 0
-        structlog.get_logger("kintsugi.runtime").warning("actions are not recorded any more", error=why)
+        get_logger("kintsugi.runtime").warning("actions are not recorded any more", error=why)
 
     def _append(self, line: Mapping[str, Any], folder: Path) -> None:
         if self._path is None:

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-import structlog
-
 from kintsugi.core.errors import KintsugiError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.clerk import Clerk
 from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.messages import Agreement
@@ -27,7 +26,7 @@ class Asking:
         self._is_closing = threading.Event()
         self._looking: Future[None] | None = None
         self._clerk = Clerk("ring-lease")
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
 
     def decide(self, agreement: Agreement) -> None:
         """Have the lease decide; ask until it answers, or the generation is decided otherwise."""

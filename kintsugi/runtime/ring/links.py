@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
-import structlog
-
 from kintsugi.core.errors import CommunicationError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.ring.connection import Address, Connection
 from kintsugi.runtime.ring.messages import Hello, Message
 from kintsugi.runtime.ring.options import RingOptions
@@ -60,7 +59,7 @@ class Links:
         self._beaten_at = self._polled_at = time.monotonic()
         self._answers_at: float | None = None
         """When to answer calls again; null where they are answered."""
-        self._log = structlog.get_logger("kintsugi.runtime").bind(member=member)
+        self._log = get_logger("kintsugi.runtime").bind(member=member)
 
     @property
     def peers(self) -> frozenset[str]:

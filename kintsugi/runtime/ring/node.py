@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing, suppress
 from types import TracebackType
 
-import structlog
-
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.ring.asking import Asking
 from kintsugi.runtime.ring.connection import Address
 from kintsugi.runtime.ring.lease import Lease
@@ -89,7 +88,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         self._is_closing = threading.Event()
         self._inquire_at = 0.0
         """When to look round again while nothing is decided, or nobody mends a loss; on the monotonic clock."""
-        self._log = structlog.get_logger("kintsugi.runtime").bind(member=member)
+        self._log = get_logger("kintsugi.runtime").bind(member=member)
         self.num_sent = 0
         """Messages of the protocol that were sent, without greetings and signs of life."""
 

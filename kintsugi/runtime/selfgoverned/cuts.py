@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.links import LinkProbe
@@ -55,6 +54,6 @@ class Cuts:
         lost = probe.cut_off(applied, self.fleet.counts_on)
         if lost:
             links = sorted({tuple(sorted((worker, other))) for worker, others in probe.unreachable.items() for other in others})
-            log = structlog.get_logger("kintsugi.runtime")
+            log = get_logger("kintsugi.runtime")
             log.warning("messages between workers get lost in silence", links=links, ended=[handle.worker for handle in lost])
         return lost

@@ -7,10 +7,9 @@ one of two that cannot reach each other, once nothing moves for that.
 
 import time
 
-import structlog
-
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, StateLostError, UnavailableError, some
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase, replicas_differ
 from kintsugi.runtime.control.decider import Decider
@@ -48,7 +47,7 @@ class Overseer:
         self._fleet = fleet
         self._decider = decider
         self._options = options
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._roster = Roster(request)
         self._reachable: dict[str, Reachable] = {}
         """Those that the job starts with."""

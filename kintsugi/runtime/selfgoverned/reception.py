@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import structlog
-
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.ring.messages import Joiner
 from kintsugi.runtime.selfgoverned.course import Course
@@ -57,7 +56,7 @@ class Reception:
 
     def refuse(self, refused: Refused) -> None:
         """There is no plan with an arrival: let it go."""
-        structlog.get_logger("kintsugi.runtime").warning(
+        get_logger("kintsugi.runtime").warning(
             "refused a worker that joined: no plan with it", worker=refused.worker, error=refused.reason
         )
         if (handle := self.fleet.arrivals.get(refused.worker)) is not None:

@@ -21,10 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import structlog
-
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError, cause_of
+from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.disk import make_folder, replace_whole
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR, SUPERVISOR_LOCK
@@ -107,7 +106,7 @@ class Supervisor:
             earlier = read_record(self.run)
         except InvalidInputError as error:
             aside = self.file.replace(self.file.with_suffix(".json.damaged"))
-            structlog.get_logger("kintsugi.supervisor").warning(
+            get_logger("kintsugi.supervisor").warning(
                 "the record of earlier attempts is damaged; it is set aside", reason=str(error), file=str(aside)
             )
             return record
@@ -124,7 +123,7 @@ class Supervisor:
         try:
             self._process = self._started(environment)
         except OSError as error:
-            structlog.get_logger("kintsugi.supervisor").warning("the command cannot be started", reason=str(error))
+            get_logger("kintsugi.supervisor").warning("the command cannot be started", reason=str(error))
             why = cause_of(error)
             attempt = replace(attempt, ended_at=time.time(), reason=EndReason.NOT_STARTED, not_started_because=why)
             return replace(record, attempts=(*record.attempts, attempt))
@@ -134,7 +133,7 @@ class Supervisor:
         ended = replace(attempt, ended_at=time.time(), step_after=latest_step(self.run), **ending(code))
         if self._stop_signal is not None:
             ended = replace(ended, reason=EndReason.STOPPED)
-        structlog.get_logger("kintsugi.supervisor").info("attempt ended", **_shown(ended))
+        get_logger("kintsugi.supervisor").info("attempt ended", **_shown(ended))
         return replace(record, attempts=(*record.attempts, ended))
 
     def _started(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -174,7 +173,7 @@ class Supervisor:
         try:
             replace_whole(self.file, dumps(record))
         except OSError as error:
-            log = structlog.get_logger("kintsugi.supervisor")
+            log = get_logger("kintsugi.supervisor")
             log.warning("the record of attempts could not be written", file=str(self.file), reason=str(error))
 
 

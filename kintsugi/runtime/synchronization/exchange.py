@@ -13,9 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 
-import structlog
-
 from kintsugi.core.errors import CommunicationError, InvalidInputError
+from kintsugi.core.logs import get_logger
 
 _HEADER = struct.Struct("!BQ")
 _POLL_SECONDS = 0.2
@@ -136,7 +135,7 @@ class Exchange:
                     connection, _ = self._listener.accept()
                 except OSError as error:
                     if is_able and not self._is_closed.is_set():
-                        log = structlog.get_logger("kintsugi.synchronization")
+                        log = get_logger("kintsugi.synchronization")
                         log.warning("cannot answer those who call", error=str(error))
                     is_able = False
                     self._is_closed.wait(_POLL_SECONDS)

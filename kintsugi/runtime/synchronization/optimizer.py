@@ -7,12 +7,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import structlog
 import torch
 from torch import Tensor, nn
 
 from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, InvalidInputError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.given import gradient_limit
 from kintsugi.runtime.optimizer_state import load_exactly
 from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
@@ -94,7 +94,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._is_new = True
         self._step_begun: int | None = None
         """The step that `step` is at; kept when it was interrupted."""
-        self._log = structlog.get_logger("kintsugi.runtime")
+        self._log = get_logger("kintsugi.runtime")
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, number))
             for number, parameter in enumerate(self._replica.parameters)

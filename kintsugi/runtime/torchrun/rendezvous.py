@@ -17,7 +17,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import structlog
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -36,6 +35,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     create_handler,
 )
 
+from kintsugi.core.logs import get_logger
 from kintsugi.core.resiliency import RecoveryEvent
 from kintsugi.runtime.torchrun.options import check, token_of, url_of
 from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore, Value
@@ -98,7 +98,7 @@ class ServiceRendezvous(RendezvousHandler):
         self._handler = handler
         self._backend = backend
         self._keys = keys
-        self._log = structlog.get_logger("kintsugi.runtime").bind(run=handler.get_run_id())
+        self._log = get_logger("kintsugi.runtime").bind(run=handler.get_run_id())
 
     def get_backend(self) -> str:
         """What `--rdzv-backend` calls it."""

@@ -2,7 +2,7 @@
 
 import os
 
-import structlog
+from kintsugi.core.logs import get_logger
 
 OWN_RENDEZVOUS = "KINTSUGI_RENDEZVOUS"
 """Set for the ranks of agents that meet at the service."""
@@ -16,7 +16,7 @@ def warn_of_kept_store() -> None:
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     shares_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if restarts and shares_store and OWN_RENDEZVOUS not in os.environ:
-        structlog.get_logger("kintsugi.runtime").warning(
+        get_logger("kintsugi.runtime").warning(
             "torchrun may not get ranks to work again once one was lost: gloo's find addresses of those that are gone; say "
             "--rdzv-backend=kintsugi, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, or leave --max-restarts to kintsugi supervise",
             max_restarts=restarts,

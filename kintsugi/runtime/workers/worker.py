@@ -14,12 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-import structlog
 import torch
 
 from estimator.program import Action, ActionKind
 from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import CommunicationError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.faults import FaultPoint, FaultScript
 from kintsugi.runtime.forking import end_with_fork_server, name_process
@@ -287,5 +287,5 @@ _WRONG = "holds other numbers than most, and ends: test its host's memory and pr
 
 def _end(worker: str, why: str, error: Exception) -> NoReturn:
     """As gloo often does itself: no attempt with this worker would come to its end, and the others can go on without it."""
-    structlog.get_logger("kintsugi.runtime").error(why, worker=worker, error=str(error))
+    get_logger("kintsugi.runtime").error(why, worker=worker, error=str(error))
     os._exit(1)

@@ -1,0 +1,28 @@
+"""Where the library's own log goes: to wherever the program that uses it sends structlog's, else to standard error."""
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+
+class StandardError:
+    """What lines of any level are given to; work goes on where nobody reads them."""
+
+    @staticmethod
+    def _tell(line: str) -> None:
+        if sys.stderr is not None:
+            with suppress(OSError, ValueError):
+                print(line, file=sys.stderr, flush=True)
+
+    debug = info = warning = error = critical = exception = _tell
+
+
+def get_logger(name: str) -> Any:
+    """A logger of structlog's, whose own default would write between what a program has on its standard output.
+
+    Args:
+        name: for a program that hands structlog's log to Python's (`structlog.stdlib.LoggerFactory`).
+    """
+    return structlog.get_logger(name) if structlog.is_configured() else structlog.wrap_logger(StandardError())
