@@ -4,6 +4,7 @@ import errno
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from kintsugi.runtime.ring.wire import MOST_BYTES, MOST_NAME_BYTES, Frame, framed, frames
 from restorer.sockets import kept_apart
@@ -100,23 +101,23 @@ class Connection:
             del self._unsent[:sent]
 
     def receive(self) -> Iterator[Frame]:
-        """The frames that have come.
+        """The frames that have come; those that nobody took the last time first.
 
         Raises:
             OSError: the connection is gone; all that came before has been told.
             CommunicationError: it is no member that talks.
         """
-        try:
-            chunk = self.socket.recv(_CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        if not chunk:
-            raise ConnectionResetError(errno.ECONNRESET, f"{self.peer} closed the connection")
-        if self.peer:
-            self.heard_at, self.has_heard = time.monotonic(), True
-        self._received += chunk
+        with suppress(BlockingIOError):
+            self._take_in(self.socket.recv(_CHUNK_BYTES))
         yield from frames(self._received, lambda: MOST_BYTES if self.peer else MOST_NAME_BYTES)
 
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
+
+    def _take_in(self, chunk: bytes) -> None:
+        if not chunk:
+            raise ConnectionResetError(errno.ECONNRESET, f"{self.peer} closed the connection")
+        if self.peer:
+            self.heard_at, self.has_heard = time.monotonic(), True
+        self._received += chunk

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.core.logs import get_logger
@@ -55,6 +56,8 @@ class Links:
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._connections: list[Connection] = []
+        self._unknown: dict[Connection, str] = {}
+        """Who calls under a name that is not known yet: a newcomer may hear of its generation before this member does."""
         self._signals: list[Lost | Missed | Received] = []
         self._beaten_at = self._polled_at = time.monotonic()
         self._answers_at: float | None = None
@@ -67,8 +70,13 @@ class Links:
         return frozenset(connection.peer for connection in self._connections if connection.peer)
 
     def learn(self, addresses: Mapping[str, Address]) -> None:
-        """Know where further members listen, or those that came back."""
+        """Know where further members listen, or those that came back; listen to those of them that have called already."""
         self._addresses |= addresses
+        for connection, name in tuple(self._unknown.items()):
+            if name in self._addresses:
+                del self._unknown[connection]
+                self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+                self._guarded(connection, partial(self._listen, connection, name))
 
     def hears(self, worker: str) -> bool:
         """Whether there is a connection to a member over which it has said something."""
@@ -140,7 +148,8 @@ class Links:
 
     def _drop(self, connection: Connection) -> None:
         self._connections.remove(connection)
-        self._selector.unregister(connection.socket)
+        if self._unknown.pop(connection, None) is None:
+            self._selector.unregister(connection.socket)
         connection.close()
 
     def _lose(self, connection: Connection, *, is_certain: bool = False) -> None:
@@ -159,7 +168,8 @@ class Links:
             self._lose(connection, is_certain=connection.is_connecting and isinstance(error, ConnectionRefusedError))
         else:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_to_write else 0)
-            if connection in self._connections and self._selector.get_key(connection.socket).events != events:
+            is_watched = connection in self._connections and connection not in self._unknown
+            if is_watched and self._selector.get_key(connection.socket).events != events:
                 self._selector.modify(connection.socket, events, connection)
 
     def _send(self, connection: Connection, frame: Frame) -> None:
@@ -196,17 +206,29 @@ class Links:
         for frame in connection.receive():
             connection.patience_seconds = self._options.heartbeat_timeout_seconds
             if isinstance(frame, str):
-                self._meet(connection, frame)
+                if not self._meet(connection, frame):
+                    return
             elif not connection.peer:
                 raise CommunicationError("speaks before it said its name", field="connection")
             elif frame is not None:
                 self._signals.append(Received(connection.peer, frame))
 
-    def _meet(self, connection: Connection, name: str) -> None:
+    def _meet(self, connection: Connection, name: str) -> bool:
+        """Know who calls; whose name is not known has to wait, unheard, until it is or its time is up."""
         if name not in self._addresses:
-            raise CommunicationError(f"{name!r} is no member of this ring", field="connection", value=name)
+            if connection.peer:
+                raise CommunicationError(f"{name!r} is no member of this ring", field="connection", value=name)
+            self._unknown[connection] = name
+            self._selector.unregister(connection.socket)
+            return False
         connection.meet(name)
         connection.send(Hello(self._generation()))
+        return True
+
+    def _listen(self, connection: Connection, name: str) -> None:
+        """Take in what somebody has said that had to wait."""
+        self._meet(connection, name)
+        self._take_in(connection)
 
     def _excuse_own_pause(self) -> None:
         """Time in which this process itself stood still is nobody's silence."""

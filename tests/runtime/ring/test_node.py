@@ -1,4 +1,5 @@
 import socket
+import threading
 from dataclasses import replace
 
 import pytest
@@ -6,8 +7,9 @@ from structlog.testing import capture_logs
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.ring.links import listener
-from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.ring.messages import Agreement, Message, Restart
 from kintsugi.runtime.ring.node import RingNode
+from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.ring.signals import Decided, Lost
 from kintsugi.runtime.ring.told import Told
 from kintsugi.runtime.ring.wire import framed
@@ -100,6 +102,29 @@ def test_a_worker_is_taken_in_and_takes_part() -> None:
         ring.wait_for("bcx")
         assert ring.nodes["b"].agreement.committed_step == 2
         assert ring.nodes["b"].agreement.joined == ()
+
+
+def test_a_worker_that_begins_before_the_next_member_has_heard_of_it_waits_and_costs_nobody_his_place() -> None:
+    with Ring(3, options=RingOptions()) as ring:
+        ring.connect()
+        links, may_tell = ring.nodes["c"]._links, threading.Event()
+        send = links.send
+
+        def late_send(worker: str, message: Message) -> None:
+            if isinstance(message, Restart):
+                may_tell.wait(WAIT_SECONDS)
+            send(worker, message)
+
+        links.send = late_send  # type: ignore[method-assign]
+        ring.join("x", "b")
+        ring.wait(lambda: len(ring.nodes["a"]._links._connections) == 3)
+        ring.wait(lambda: not any(connection.is_connecting for connection in ring.nodes["x"]._links._connections))
+        assert ring.nodes["a"].agreement.generation == 0
+        may_tell.set()
+        ring.wait_for("abcx")
+        ring.wait(lambda: ring.nodes["x"]._links.hears("a"))
+        assert {node.agreement.generation for node in ring.nodes.values()} == {1}
+        assert ring.heard["x"].stopped == []
 
 
 def test_down_to_one_and_growing_again() -> None:
