@@ -5,8 +5,11 @@ from enum import StrEnum
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay import UNHEARD_RESTARTS, Overlay
 from kintsugi.core.profile import PYDANTIC_CONFIG
+
+MOST_GENERATIONS = 2**30
+"""Generations, and terms, that any overlay comes to."""
 
 
 class OverlayEventKind(StrEnum):
@@ -91,8 +94,7 @@ class OverlayEvent:
             self._require("alpha_seconds", "beta_seconds_per_byte")
         if self.kind is OverlayEventKind.SCHEDULER_CHANGED:
             self._require("address", "term")
-        for counted in ("incarnation", "teller_incarnation", "generation", "restarts", "term", "step"):
-            checks.non_negative(counted, getattr(self, counted) or 0)
+        self._check_numbers()
         for worker, incarnation in self.disagreeing.items():
             checks.name("disagreeing", worker)
             checks.non_negative(f"disagreeing.{worker}", incarnation)
@@ -100,6 +102,15 @@ class OverlayEvent:
             checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)
         if self.beta_seconds_per_byte is not None:
             checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
+
+    def _check_numbers(self) -> None:
+        for counted in ("incarnation", "teller_incarnation", "generation", "restarts", "step"):
+            checks.non_negative(counted, getattr(self, counted) or 0)
+        _require_room("term", self.term or 0, MOST_GENERATIONS)
+        if self.overlay is not None:
+            _require_room("overlay.generation", self.overlay.generation, MOST_GENERATIONS)
+            _require_room("overlay.term", self.overlay.term, MOST_GENERATIONS)
+            _require_room("overlay.restarts", self.overlay.restarts, MOST_GENERATIONS * UNHEARD_RESTARTS)
 
     def _check_joining(self) -> None:
         self._require("address", "state_bytes", "shard_bytes")
@@ -114,6 +125,19 @@ class OverlayEvent:
         for needed in fields:
             if getattr(self, needed) is None:
                 raise InvalidInputError(f"is needed by an event of kind {self.kind.value}", field=needed)
+
+
+def _require_room(field: str, value: int, most: int) -> None:
+    """Require a number from which an overlay can go on, event by event: of 64 bits, and one that can be asked for, ever after.
+
+    Raises:
+        InvalidInputError: no overlay came so far.
+    """
+    checks.non_negative(field, value)
+    if value > most:
+        raise InvalidInputError(
+            f"is not credible (over {most}); tell the one of an overlay that was published", field=field, value=value
+        )
 
 
 _LINK_EVENTS = frozenset({OverlayEventKind.LINK_CONNECTED, OverlayEventKind.LINK_DISCONNECTED, OverlayEventKind.LINK_MEASURED})

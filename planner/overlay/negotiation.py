@@ -8,7 +8,7 @@ is reduced.
 from collections.abc import Callable
 from dataclasses import replace
 
-from kintsugi.core.errors import ConflictError, NotFoundError
+from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError
 from kintsugi.core.overlay import UNHEARD_RESTARTS, Overlay, WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from planner.overlay import connections, membership
@@ -33,11 +33,11 @@ def negotiate(overlay: Overlay, event: OverlayEvent, now: str, planner: Synchron
     Raises:
         NotFoundError: the event is about a worker that is not in the overlay.
         ConflictError: the overlay, as it stands, does not allow it.
-        InvalidInputError: the event makes no sense; or the planner's answer.
+        InvalidInputError: the event makes no sense, or tells of another overlay; or the planner's answer.
         ReconfigurationError: a worker would join others that speak another version of the protocol.
     """
-    if event.overlay is not None and event.kind is OverlayEventKind.SCHEDULER_CHANGED and is_newer(event.overlay, overlay):
-        overlay = event.overlay
+    if event.overlay is not None and event.kind is OverlayEventKind.SCHEDULER_CHANGED:
+        overlay = _newest(overlay, event.overlay)
     if not overlay.workers and event.kind is not OverlayEventKind.WORKER_JOINED:
         raise NotFoundError("nobody is in the overlay; it begins with worker_joined", field="kind", value=event.kind.value)
     told = CHANGES[event.kind](overlay, event, now)
@@ -52,6 +52,18 @@ def negotiate(overlay: Overlay, event: OverlayEvent, now: str, planner: Synchron
     if not (_is_interruption(overlay, event) or _lost_some(overlay, draft)):
         return draft
     return _restarted(draft, overlay.restarts + 1)
+
+
+def _newest(known: Overlay, seen: Overlay) -> Overlay:
+    """From which a new scheduler goes on: what it knows, or what was seen of the same overlay.
+
+    Raises:
+        InvalidInputError: what was seen is another job's.
+    """
+    if seen.name != known.name:
+        message = f"is not {known.name!r}, whose scheduler changes; tell an overlay of this job"
+        raise InvalidInputError(message, field="overlay.name", value=seen.name[:200])
+    return seen if is_newer(seen, known) else known
 
 
 def _restarted(draft: Overlay, restarts: int) -> Overlay:

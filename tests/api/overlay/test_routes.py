@@ -137,3 +137,17 @@ def test_a_scheduler_that_was_told_of_a_later_one_decides_nothing_more(client):
     taken = tell(client, "scheduler_changed", "scheduler-3", worker="w00", address="http://h:1", term=3)
     assert taken["term"] == 3
     join(client, "w02", "w00")
+
+
+def test_an_overlay_is_not_taken_over_with_another_ones_name_and_what_is_heard_of_it_stays_with_it(client):
+    pair(client)
+    other = "/v1/jobs/other/overlay"
+    joined = {"kind": "worker_joined", "id": "a", "worker": "w00", **JOINED}
+    overlay = client.post(f"{other}/events", json=joined).json()
+    changed = {"kind": "scheduler_changed", "id": "b", "worker": "w00", "address": "http://h:1", "term": 2}
+    for seen, field in (({"name": "llama", "generation": 9}, "name"), ({"generation": 2**63 - 1}, "generation")):
+        refused = client.post(f"{other}/events", json={**changed, "overlay": {**overlay, **seen}})
+        assert (refused.status_code, refused.json()["error"]["field"]) == (422, f"overlay.{field}")
+    assert client.get(other).json() == overlay
+    assert client.post(f"{other}/heartbeats", json={"worker": "w00", "term": 9}).json()["error"]["code"] == "stale_term"
+    join(client, "w02", "w00")

@@ -8,7 +8,7 @@ from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError
 from kintsugi.core.overlay import LinkState, Shape, WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from planner.overlay.membership import MOST_WORKERS
-from planner.overlay.topology import MOST_FAILED_KEPT
+from planner.overlay.topology import MOST_FAILED_KEPT, empty_overlay
 from tests.planner.overlay.world import World, mesh
 
 ACTIVE, JOINING, STANDBY, DRAINING, FAILED = (
@@ -18,6 +18,7 @@ ACTIVE, JOINING, STANDBY, DRAINING, FAILED = (
     WorkerState.DRAINING,
     WorkerState.FAILED,
 )
+CHANGED = {"kind": "scheduler_changed", "worker": "w00", "address": "http://h:1", "term": 2}
 
 
 def links(overlay):
@@ -78,6 +79,7 @@ def test_the_same_word_again_changes_nothing():
         ("link_connected", {"link": ("w00", "w02"), "worker": None}, StaleIncarnationError, "workers"),
         ("link_connected", {"link": ("w00", "w01"), "worker": "w03"}, InvalidInputError, "worker"),
         ("scheduler_changed", {"term": 1}, ConflictError, "term"),
+        ("scheduler_changed", {"term": 2, "overlay": empty_overlay("another")}, InvalidInputError, "overlay.name"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(kind, told, error, field):
@@ -293,9 +295,14 @@ def test_what_was_heard_of_the_reductions_is_in_the_log():
         ({"kind": "link_connected", "link": ("a", "a")}, "link[1]"),
         ({"kind": "scheduler_changed", "worker": "w00"}, "address"),
         ({"kind": "worker_failed", "worker": "w00", "incarnation": -1}, "incarnation"),
+        ({"kind": "worker_failed", "worker": "w00", "term": 2**31}, "term"),
+        ({**CHANGED, "overlay": replace(empty_overlay("llama"), generation=2**63 - 1)}, "overlay.generation"),
+        ({**CHANGED, "overlay": replace(empty_overlay("llama"), generation=-1)}, "overlay.generation"),
+        ({**CHANGED, "overlay": replace(empty_overlay("llama"), term=2**63 - 1)}, "overlay.term"),
+        ({**CHANGED, "overlay": replace(empty_overlay("llama"), restarts=2**63 - 1)}, "overlay.restarts"),
     ],
 )
-def test_events_that_lack_something_are_refused(told, field):
+def test_events_that_lack_something_or_cannot_be_are_refused(told, field):
     with pytest.raises(InvalidInputError) as refused:
         OverlayEvent(id="e", **{**told, "kind": OverlayEventKind(told["kind"])})
     assert refused.value.field == field
