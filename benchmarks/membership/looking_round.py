@@ -48,11 +48,17 @@ class LookingRound(Settling):
             state = self.state(world, member)
             if state is None or state.promised is None:
                 continue
-            for name in sorted(state.lost - state.dead):
+            for name in sorted(state.missing):
+                if name not in state.lost and self._is_given_up(world, name):
+                    continue  # with whoever gave it up all would come to the same again, under a higher ballot
                 other = self.names.index(name)
                 theirs = self.state(world, other)
                 if theirs is not None and theirs.agreement == state.agreement and not world.cut & pair(member, other):
                     yield from self._found(world, member, other)
+
+    def _is_given_up(self, world: World, name: str) -> bool:
+        """Whether a member that lives has lost sight of another one, and leaves it out of any membership that comes by."""
+        return any(name in state.lost for state in self.living(world) if not state.is_left_out)
 
     def greetings(self, world: World) -> Iterator[tuple[Event, World]]:
         """Members with a connection to one that left them behind: it is a new connection, on which both say where they are."""

@@ -249,7 +249,7 @@ class RingNode(AbstractContextManager["RingNode"]):
             self._take(Lost(min(state.lost), is_reported=True))
             return
         for worker in sorted((state.lost | state.excluded) - state.dead):
-            if worker in state.lost and self._links.hears(worker):
+            if worker in state.missing and self._links.hears(worker):
                 self._take(Found(worker))
                 return
             self._links.send(worker, Hello(state.agreement.generation))

@@ -47,6 +47,12 @@ class State:
         return frozenset(self.agreement.members) - self.excluded
 
     @property
+    def missing(self) -> frozenset[str]:
+        """Whom it takes back where they answer: whom it gave up, and while it holds a proposal of its own, whom anybody did."""
+        others = frozenset[str]() if self.held is None else self.excluded
+        return (self.lost | others) - self.dead
+
+    @property
     def neighbours(self) -> frozenset[str]:
         """Whom it watches: the next and the previous member that it does not know to be lost."""
         if self.is_left_out:

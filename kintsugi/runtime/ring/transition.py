@@ -91,8 +91,8 @@ def _missed(state: State, worker: str, choose: Choose) -> Step:
 
 
 def _found(state: State, worker: str, choose: Choose) -> Step:
-    """Nothing could be decided without a member that lives: take it back."""
-    if state.is_left_out or state.promised is None or worker not in state.lost - state.dead:
+    """Nothing could be decided without a member that lives: take it back. Whoever gave it up may be gone since."""
+    if state.is_left_out or state.promised is None or worker not in state.missing:
         return state, ()
     return _begin(replace(state, lost=state.lost - {worker}), choose)
 

@@ -10,8 +10,10 @@ from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Message, Restart
 from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.options import RingOptions
-from kintsugi.runtime.ring.signals import Decided, Lost
+from kintsugi.runtime.ring.signals import Decided, Lost, Received, Send, Signal
+from kintsugi.runtime.ring.state import State
 from kintsugi.runtime.ring.told import Told
+from kintsugi.runtime.ring.transition import transition
 from kintsugi.runtime.ring.wire import framed
 from tests.runtime.ring.rings import PATIENCE, WAIT_SECONDS, Ring
 from tests.runtime.scarce import no_descriptors
@@ -207,6 +209,29 @@ def test_what_is_not_acknowledged_breaks_a_connection_as_soon_as_silence_does() 
         connections = [connection for node in ring.nodes.values() for connection in node._links._connections]
         limits = {connection.socket.getsockopt(socket.IPPROTO_TCP, option) for connection in connections}
         assert limits == {1000 * PATIENCE.heartbeat_timeout_seconds}
+
+
+def test_who_was_given_up_by_a_member_that_is_gone_is_taken_back() -> None:
+    """A breaks with b, c is cut off from b, and b dies once a has had its ballot without c: of a and c neither misses the other."""
+    states = {name: State(name, Agreement(0, ("a", "b", "c")), 0) for name in "abc"}
+
+    def feed(name: str, signal: Signal) -> list[Message]:
+        states[name], actions = transition(states[name], signal, lambda _: "")
+        return [action.message for action in actions if isinstance(action, Send)]
+
+    [without_b], [without_c] = feed("a", Lost("b")), feed("b", Lost("c"))
+    feed("c", Received("a", without_b))
+    feed("a", Received("b", without_c))
+    assert (states["a"].lost, states["a"].excluded, states["c"].lost) == ({"b"}, {"b", "c"}, set())
+    ring = Ring(3)
+    try:
+        ring.kill("b")
+        for name in "ac":
+            ring.nodes[name]._state = states[name]
+            ring.nodes[name].start()
+        ring.wait_for("ac")
+    finally:
+        ring.__exit__()
 
 
 def test_a_stranger_disturbs_nobody() -> None:
