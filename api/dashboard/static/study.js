@@ -19,8 +19,14 @@ export function answerAtOnce(form) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     ask();
+    bringIntoView(document.getElementById("reply"));
   });
   if (isAnotherQuestion(form)) ask();
+}
+
+// On a narrow screen the answer begins below what is seen, and the button would seem to do nothing.
+function bringIntoView(reply) {
+  if (reply.getBoundingClientRect().top > innerHeight / 2) reply.scrollIntoView();
 }
 
 // Clicked before this script was here, or kept by the browser from an earlier visit.

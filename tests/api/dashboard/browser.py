@@ -18,6 +18,8 @@ OVERLAY = "/dashboard/jobs/hospitals/overlay"
 PAGES = ("/dashboard", HOME, OVERLAY, f"{HOME}/schedule", f"{HOME}/why", f"{HOME}/history", f"{HOME}/whatif?fail=w00&slow=w02")
 LARGE, STRANDED = "/dashboard/jobs/large", "/dashboard/jobs/stranded"
 PHONE = {"width": 360, "height": 740}
+CUT = "(elements) => elements.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
+"""Of elements, those whose text does not fit: by more than the fractions of a pixel to which widths are rounded."""
 
 
 def lose(client, job, worker):

@@ -9,7 +9,7 @@ import pytest
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.ending import Outcome
 from kintsugi.core.membership import Event, EventKind
-from tests.api.dashboard.browser import HOME, LARGE, OVERLAY, PAGES, PHONE, STRANDED, grid_of
+from tests.api.dashboard.browser import CUT, HOME, LARGE, OVERLAY, PAGES, PHONE, STRANDED, grid_of
 from tests.builders import uniform_profile
 from tests.chromium import CHROMIUM, MISSING
 from tests.planner.overlay.world import mesh
@@ -71,8 +71,6 @@ def test_on_a_wide_screen_all_of_a_page_begins_at_one_line(visit):
     assert max(lefts) - min(lefts) < 1
 
 
-CUT = "(elements) => elements.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
-"""By more than the fractions of a pixel to which widths are rounded."""
 SEEN_ENDS = """(elements) => elements.filter((each) => {
   const [name, room] = [each, each.closest(".slot-name")].map((it) => it.getBoundingClientRect());
   return name.left < room.left && Math.abs(name.right - room.right) <= 1;
