@@ -258,6 +258,19 @@ def test_the_switch_between_light_and_dark_is_remembered(visit):
     assert page.evaluate(background) == dark
 
 
+def test_paper_is_light_and_keeps_the_legend_whatever_the_screen_is(visit):
+    visitor = visit(color_scheme="light")
+    page = visitor.page
+    visitor.go(f"{HOME}/schedule")
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    page.get_by_role("button", name="Use dark colours").click()
+    assert page.evaluate("getComputedStyle(document.body).color") != ink
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).color") == ink
+    kept = page.locator(".swatch").evaluate_all("(all) => all.map((each) => getComputedStyle(each).printColorAdjust)")
+    assert set(kept) == {"exact"}
+
+
 def test_refusals_are_pages_with_a_way_out(visit):
     visitor = visit()
     visitor.page.goto("/dashboard/jobs/nobody")
