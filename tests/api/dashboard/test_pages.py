@@ -326,6 +326,13 @@ def test_history_tells_advice_from_plans_that_run(client):
     assert "Never ran" in words[0]
 
 
+@pytest.mark.parametrize("path", [HOME, f"{HOME}/why", f"{HOME}/history"])
+def test_boxes_that_scroll_are_found_again_when_the_page_changes(client, job, path):
+    boxes = re.findall(r'<div class="scroll"[^>]*>', text_of(client.get(path)))
+    assert boxes
+    assert all(" id=" in box for box in boxes), "Firefox stops at them by the Tab key"
+
+
 def test_history_has_pages(client, job, monkeypatch):
     monkeypatch.setattr("api.dashboard.past.SHOWN_GENERATIONS", 2)
     for generation, worker in enumerate(("w00", "w01")):
