@@ -25,6 +25,7 @@ class Progress:
         """Attempt in which each step was done, and the slowest worker's time."""
         self.moved_at = self._told_at = clock()
         """When the latest step was told of."""
+        self._is_warned = False
 
     @property
     def next_step(self) -> int:
@@ -32,11 +33,14 @@ class Progress:
         return max(self.losses, default=-1) + 1
 
     def take(self, message: StepDone) -> None:
-        """A worker did a step; now and then the log is told, so that a long run is seen to move."""
+        """A worker did a step. The log says so now and then, and warns of the first loss that is no number."""
         self.losses[message.step] = message.loss
         self.microbatches[message.step] = message.microbatches
         self._seconds[message.step] = max((message.attempt, message.seconds), self._seconds.get(message.step, (0, 0.0)))
         self.moved_at = self._clock()
+        if not math.isfinite(message.loss) and not self._is_warned:
+            self._is_warned = True
+            self._log.warning("the loss is no finite number; training goes on", step=message.step, loss=message.loss)
         if self.moved_at - self._told_at >= _TELL_SECONDS:
             self._told_at = self.moved_at
             self._log.info("trains", step=message.step, loss=message.loss, step_seconds=round(self.median_seconds, 3))
