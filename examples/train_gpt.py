@@ -125,6 +125,6 @@ if __name__ == "__main__":
     result = kintsugi.train(make_job, workers=6, dp=2, pp=3, faults=[kintsugi.fail_at(5, "w04", "backward")])
     for step, value in enumerate(result.losses):
         print(f"step {step:2d}  loss {value:.6f}")
-    for recovery, decision in zip(result.recoveries, result.decisions[1:], strict=True):
+    for recovery in result.recoveries:
         seconds = recovery.phase_seconds()["resumed"]
-        print(f"lost {', '.join(recovery.lost)}: {decision.policy.value}, training again after {seconds:.3f} s")
+        print(f"lost {', '.join(recovery.lost)}: {recovery.policy}, training again after {seconds:.3f} s")
