@@ -1,7 +1,9 @@
 """Where the library's own log goes: to wherever the program that uses it sends structlog's, else to standard error."""
 
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -26,3 +28,15 @@ def get_logger(name: str) -> Any:
         name: for a program that hands structlog's log to Python's (`structlog.stdlib.LoggerFactory`).
     """
     return structlog.get_logger(name) if structlog.is_configured() else structlog.wrap_logger(StandardError())
+
+
+@contextmanager
+def told_if_long(log: Any, words: str, seconds: float = 10.0) -> Iterator[None]:
+    """Tell `words` once what is within has taken so long, so that nobody takes it for hung."""
+    timer = threading.Timer(seconds, log.info, [words])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -25,7 +25,7 @@ from kintsugi.runtime.brought import finite_factor, require_importable
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.begun import BegunJobs
-from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
+from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions, planned
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.faults import Fault, require_struck
@@ -39,7 +39,6 @@ from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.signals import ending_in_order, put_off
-from planner.replan import replan
 from restorer.nccl_requirements import prepare_environment
 
 _MENDS_NOTHING = {
@@ -101,9 +100,9 @@ def train(
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
-        InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, the profile is of other
-            layers, a fault would never strike, the policy would mend none, or the job's device is not there, or not for the
-            transport.
+        InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, the profile is of more
+            or fewer layers, a fault would never strike, the policy would mend none, or the job's device is not there, or not for
+            the transport.
         ConflictError: another life of the run goes on in its folder, or another job's actions are recorded in the one for them.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
@@ -124,7 +123,7 @@ def train(
     job = _job_of(make_job)
     require_device(job.device)
     if profile is not None:
-        _require_layers(profile, job)
+        require_layers(profile, job)
     name, life = name or f"job-{uuid4().hex[:12]}", 1
     if service is not None:
         checked_address(service, "service")
@@ -229,8 +228,8 @@ def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:
     return job
 
 
-def _require_layers(profile: Profile, job: TrainingJob) -> None:
-    """Require a profile of as many layers as the job has.
+def require_layers(profile: Profile, job: TrainingJob) -> None:
+    """Require a profile of as many layers as the job has; a warning says so where they are called otherwise.
 
     Raises:
         InvalidInputError: it is of another model.
@@ -238,6 +237,11 @@ def _require_layers(profile: Profile, job: TrainingJob) -> None:
     if profile.num_layers != len(job.layers):
         message = f"has {profile.num_layers} layers where the job has {len(job.layers)}; leave it out to have the job measured"
         raise InvalidInputError(message, field="profile", value=profile.name)
+    for measured, layer in zip(profile.layers, job.layers, strict=True):
+        if measured.name != layer.name:
+            told = "the profile may be of another model, and plans no good then; leave it out to have the job measured"
+            get_logger("kintsugi.runtime").warning(told, profile=profile.name, its_layer=measured.name, layer=layer.name)
+            return
 
 
 def _options(
@@ -322,4 +326,4 @@ def _plan_within(ranges: Ranges, profile: Profile, cluster: Cluster, settings: J
     asked = replace(settings, ranges=ranges, policy=None)
     alive = tuple(worker.id for worker in cluster.workers)
     with told_as({"min_dp": "dp", "max_dp": "dp", "min_pp": "pp", "max_pp": "pp"}):
-        return replan(Snapshot(profile=profile, cluster=cluster, settings=asked, plan=None, alive=alive, generation=0)).plan
+        return planned(Snapshot(profile=profile, cluster=cluster, settings=asked, plan=None, alive=alive, generation=0)).plan

@@ -3,6 +3,11 @@
 import os
 import subprocess
 import sys
+import threading
+from threading import Event
+from types import SimpleNamespace
+
+from kintsugi.core.logs import told_if_long
 
 TELLS = "from kintsugi.core.logs import get_logger; get_logger('kintsugi.runtime').warning('is lost', worker='w03')"
 TO_PYTHONS = """
@@ -40,3 +45,18 @@ def test_work_goes_on_where_nobody_reads_it():
 
 def test_work_goes_on_without_a_standard_error():
     assert python(f"import sys; sys.stderr = None; {TELLS}; print('result')").stdout == "result\n"
+
+
+def test_what_takes_long_is_told():
+    told, log = Event(), SimpleNamespace()
+    log.info = lambda words: (words == "still at it") and told.set()
+    with told_if_long(log, "still at it", seconds=0.0):
+        assert told.wait(30.0)
+
+
+def test_nobody_waits_to_tell_of_what_took_no_time():
+    before = set(threading.enumerate())
+    with told_if_long(SimpleNamespace(info=print), "never told", seconds=3_600.0):
+        (waiting,) = set(threading.enumerate()) - before
+    waiting.join(30.0)
+    assert not waiting.is_alive()

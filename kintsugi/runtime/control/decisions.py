@@ -22,7 +22,7 @@ from kintsugi.core.errors import (
 )
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.logs import get_logger
+from kintsugi.core.logs import get_logger, told_if_long
 from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Answer, JobView, Measurement, Report, ReportStatus
 from kintsugi.core.plan import Plan
@@ -119,16 +119,26 @@ class Awaiting(Protocol):
     """Whether more has happened than it was asked about."""
 
 
-def _planned(snapshot: Snapshot) -> Decision:
+def planned(snapshot: Snapshot) -> Decision:
+    """`replan`, which on a machine where it has never run has loops to compile."""
     from planner.replan import replan  # here, for workers and plain scripts load this module, and do not plan
 
-    return replan(snapshot)
+    with _told_if_long():
+        return replan(snapshot)
 
 
 def _first(snapshot: Snapshot) -> Decision:
     from planner.adoption import adopt
 
-    return _planned(snapshot) if snapshot.plan is None else adopt(snapshot)
+    if snapshot.plan is None:
+        return planned(snapshot)
+    with _told_if_long():
+        return adopt(snapshot)
+
+
+def _told_if_long() -> AbstractContextManager[None]:
+    words = "still looks for a plan; where the planner has never run, its loops are compiled first, which takes a minute or two"
+    return told_if_long(get_logger("kintsugi.runtime"), words)
 
 
 class LocalDecisions:
@@ -153,7 +163,7 @@ class LocalDecisions:
         try:
             for event in events:
                 self._take(event)
-            decision = _planned(self._snapshot(generation, self._applied))
+            decision = planned(self._snapshot(generation, self._applied))
         except KintsugiError:
             self._membership, self._lost_after = before
             raise
