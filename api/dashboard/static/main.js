@@ -8,6 +8,7 @@ offerThemes();
 listen();
 stayTrue();
 prepare(document);
+document.addEventListener("submit", askFirst);
 
 const schedule = document.getElementById("schedule");
 if (schedule) import("./schedule.js").then(({ show }) => show(schedule));
@@ -16,4 +17,10 @@ const study = document.getElementById("study");
 if (study) {
   import("./study.js").then(({ answerAtOnce }) => answerAtOnce(study));
   document.addEventListener("answered", (event) => prepare(event.target));
+}
+
+// What a job is not to be told by mistake is asked about once more: a thumb that scrolls may touch a button.
+function askFirst(event) {
+  const question = event.target.dataset.question;
+  if (question && !confirm(question)) event.preventDefault();
 }

@@ -164,18 +164,25 @@ def test_a_worker_is_asked_to_leave_and_the_page_tells_at_once(visit, site):
     visitor = visit()
     page = visitor.page
     visitor.go(OVERLAY)
+    asked: list[str] = []
     page.evaluate("window.isTheSamePage = true")
     client.overlay_heartbeat("hospitals", OverlayHeartbeat(worker="w04", received_bytes=32 << 20))
     page.locator("progress").wait_for()
     client.post_overlay_event("hospitals", OverlayEvent(kind=OverlayEventKind.STATE_REPLICATED, id="here", worker="w04"))
     page.locator("progress").wait_for(state="detached")
     assert page.evaluate("window.isTheSamePage")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.locator("#leave-w02").press("Enter")
+    assert page.evaluate("document.activeElement.id") == "leave-w02"
+    assert client.overlay("hospitals").worker("w02").state is not WorkerState.DRAINING
+    page.once("dialog", lambda dialog: asked.append(dialog.message) or dialog.accept())
     page.locator("#leave-w02").press("Enter")
     page.wait_for_url("**/overlay#worker-w02")  # until then the page that was left may tell the same
     page.locator(".detail-row", has_text="sked to leave on the dashboard").wait_for()
     assert page.evaluate("document.activeElement.id") == "worker-w02"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "leave-w04"
+    assert asked == ["Ask w02 to hand over and go?"]
     assert client.overlay("hospitals").worker("w02").state is WorkerState.DRAINING
 
 
