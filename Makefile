@@ -1,5 +1,5 @@
 # Every target does its own set-up: a fresh machine needs Python 3.11 (or newer) and make.
-.PHONY: install demo test test-gpu test-emulated check soak fuzz bench regress
+.PHONY: install demo test test-gpu test-emulated check soak fuzz lowest bench regress
 
 install:
 	@scripts/install
@@ -25,6 +25,9 @@ soak: install
 
 fuzz: install
 	@scripts/fuzz
+
+lowest: install
+	@scripts/lowest
 
 bench: install
 	@scripts/bench

@@ -21,7 +21,16 @@ from kintsugi.runtime.forking import forkserver
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "profiles" / "README.md"]
-LONG_RUNNING = ("make demo", "make test", "make soak", "make bench", "kintsugi serve", "kintsugi demo", "kintsugi matrix runs/")
+LONG_RUNNING = (
+    "make demo",
+    "make test",
+    "make soak",
+    "make bench",
+    "make lowest",
+    "kintsugi serve",
+    "kintsugi demo",
+    "kintsugi matrix runs/",
+)
 STARTING_WORKERS = ("python examples/", "python -m benchmarks.membership", "kintsugi supervise", "kintsugi audit")
 """Commands that start workers, or read what these left."""
 NEEDS_DEVICE = "--device cuda"
