@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,7 @@ from kintsugi.runtime.supervising.supervision import (
 ATTEMPT_VARIABLE = "KINTSUGI_ATTEMPT"
 """Tells the command which attempt it is, counted from 0 over all sessions."""
 _LOOK_SECONDS = 0.2
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
@@ -66,7 +68,9 @@ class Supervisor:
         return self.run / SUPERVISOR
 
     def supervise(self) -> SupervisorRecord:
-        """Run the command to its end, however often that takes; SIGINT and SIGTERM end it and the command.
+        """Run the command to its end, however often that takes; SIGINT, SIGTERM and SIGHUP end it and the command.
+
+        A signal that is ignored, as SIGHUP is under `nohup`, stays so.
 
         Raises:
             InvalidInputError: there is no command, or the folder of the run cannot be written to.
@@ -80,7 +84,8 @@ class Supervisor:
 
     def _supervise(self) -> SupervisorRecord:
         record = self._session()
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._stop) for number in heeded}
         try:
             while True:
                 record = self._attempt(record)
@@ -158,6 +163,8 @@ class Supervisor:
         """Pass the signal on; who asks twice means it."""
         is_second, self._stop_signal = self._stop_signal is not None, number
         self._pass_on(signal.SIGKILL if is_second else number)
+        if not is_second and self._process is not None:  # by a thread: what the signal interrupted may be about to log
+            threading.Thread(target=_tell_of_stop, args=(number, self._process.pid), daemon=True).start()
 
     def _pass_on(self, number: int) -> None:
         if self._process is not None:
@@ -184,6 +191,11 @@ def latest_step(run: Path) -> int | None:
     except OSError:
         return None
     return int(match[1]) if match else None
+
+
+def _tell_of_stop(number: int, pid: int) -> None:
+    log = get_logger("kintsugi.supervisor")
+    log.info("the command is told to end, and waited for; a second signal kills it", signal=signal.Signals(number).name, pid=pid)
 
 
 def _shown(attempt: SupervisedAttempt) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 from structlog.testing import capture_logs
@@ -180,11 +181,11 @@ TELL = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new
 """A command's word that it runs."""
 
 
-def supervising(code: str, *options: str) -> subprocess.Popen[bytes]:
+def supervising(code: str, *options: str, stderr: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
     """`kintsugi supervise` of a line of Python, once it has said that it runs."""
     command = [sys.executable, "-c", f"import os, pathlib, signal, sys; {TELL}; {code}"]
     supervise = "import sys; from kintsugi.cli import main; sys.exit(main())"
-    supervisor = subprocess.Popen([sys.executable, "-c", supervise, "supervise", "run", *options, "--", *command])
+    supervisor = subprocess.Popen([sys.executable, "-c", supervise, "supervise", "run", *options, "--", *command], stderr=stderr)
     wait_until(Path("pid").exists)
     return supervisor
 
@@ -194,7 +195,11 @@ def stat_of_command() -> Path:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)], ids=["killed", "Ctrl-C"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130), (signal.SIGHUP, 130)],
+    ids=["killed", "Ctrl-C", "terminal closed"],
+)
 def test_the_command_ends_with_its_supervisor(number, code):
     supervisor = supervising("signal.pause()")
     stat = stat_of_command()
@@ -260,6 +265,32 @@ def test_the_supervisor_ends_with_its_command_when_told_to():
     assert record.state is SupervisorState.FAILED
     (attempt,) = record.attempts
     assert (attempt.reason, attempt.signal) == (EndReason.STOPPED, "SIGTERM")
+
+
+@pytest.mark.processes
+def test_who_waits_for_a_frozen_command_to_end_says_so_and_how_to_end_it_now():
+    with Path("log").open("wb") as log:
+        supervisor = supervising("os.kill(os.getpid(), signal.SIGSTOP)", stderr=log)
+    supervisor.send_signal(signal.SIGTERM)
+    wait_until(lambda: "a second signal kills it" in Path("log").read_text())
+    assert supervisor.poll() is None
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(timeout=240.0) == 130
+
+
+@pytest.mark.processes
+def test_a_signal_that_is_ignored_stays_so():
+    """As under `nohup`, which a run that is to outlive its terminal is started by."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        supervisor = supervising("signal.pause()")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    supervisor.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        supervisor.wait(timeout=1.0)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(timeout=240.0) == 130
 
 
 def test_a_run_that_was_not_supervised_says_so(tmp_path):
