@@ -91,6 +91,13 @@ def whole(field: str, value: int) -> None:
         raise InvalidInputError(f"must be a whole number, not {_worded(value)}", field=field, value=_shown(value))
 
 
+def port(field: str, value: int) -> None:
+    """Require a port to listen at; 0 stands for one that is free."""
+    if not _is_whole(value) or not 0 <= value < 2**16:
+        message = f"must be a whole number from 0 to 65535, not {_worded(value)}"
+        raise InvalidInputError(message, field=field, value=_shown(value))
+
+
 def name(field: str, value: str) -> None:
     """Require a name of 1 to 200 printable characters."""
     if not isinstance(value, str):

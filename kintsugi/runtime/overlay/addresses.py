@@ -4,14 +4,22 @@ import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.overlay.scheduler import Scheduler
 
 
 def urls_of(service: str | Sequence[str] | Scheduler) -> tuple[str, ...]:
-    """Where the scheduler answers; none where it is an object of this process."""
+    """Where the scheduler answers; none where it is an object of this process.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
     if isinstance(service, str):
         return (service,)
-    return tuple(service) if isinstance(service, Sequence) else ()
+    urls = tuple(service) if isinstance(service, Sequence) else ()
+    if not urls and not hasattr(service, "close"):
+        raise InvalidInputError("must be the scheduler's URL, such as http://127.0.0.1:8000", field="service", value=repr(service))
+    return urls
 
 
 def own_host(urls: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from kintsugi.core.overlay import Overlay, WorkerState
 from kintsugi.runtime.overlay import exits
 from kintsugi.runtime.overlay.addresses import own_host, urls_of
 from kintsugi.runtime.overlay.admission import Application, admit
+from kintsugi.runtime.overlay.arguments import require_reachable, require_trainable
 from kintsugi.runtime.overlay.committed import Committed
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.flat_state import Schedule, atomic_shard_bytes
@@ -91,11 +92,14 @@ class Coordinator:
         standby: StandbyOptions | None = None,
         options: OverlayOptions | None = None,
     ) -> None:
-        self.options = options or OverlayOptions()
+        self.options = OverlayOptions() if options is None else options
+        checks.instance("options", self.options, OverlayOptions)
         deadline = Deadline(self.options.join_timeout_seconds)
         checks.path_segment("job", job)
         self.worker = worker if worker is not None else f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
+        require_reachable(self.worker, neighbors, port, advertised, key)
+        require_trainable(model, optimizer, schedules, before_step)
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
         state_bytes = self.trained.state_bytes
         urls = urls_of(service)

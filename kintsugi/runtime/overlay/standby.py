@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kintsugi.core import checks, codec
-from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
@@ -52,8 +52,7 @@ class StandbyOptions:
 
     def __post_init__(self) -> None:
         checks.name("host", self.host)
-        if isinstance(self.port, bool) or not isinstance(self.port, int) or not 0 <= self.port < 2**16:
-            raise InvalidInputError(f"must be a whole number from 0 to 65535, not {self.port!r}", field="port", value=self.port)
+        checks.port("port", self.port)
         checks.positive("lease_seconds", self.lease_seconds)
         checks.positive("vote_seconds", self.vote_seconds)
 

@@ -1,0 +1,59 @@
+"""What a `Coordinator` is given, looked at before it waits for anybody."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.overlay.flat_state import Schedule
+
+_HIGHEST_PORT = 2**16 - 1
+
+
+def require_trainable(
+    model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], before_step: Callable[[], None]
+) -> None:
+    """Require what is trained to be what it should.
+
+    Raises:
+        InvalidInputError: something is of another kind, or a schedule is another optimizer's, which nobody steps.
+    """
+    checks.instance("model", model, nn.Module)
+    checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+    checks.instance("schedules", schedules, Sequence, hint="a list of schedules, such as [schedule]")
+    for index, schedule in enumerate(schedules):
+        if getattr(schedule, "optimizer", optimizer) is not optimizer:
+            message = "is of another optimizer; make it of the one that is given here"
+            raise InvalidInputError(message, field=f"schedules.{index}", value=type(schedule).__name__)
+    if not callable(before_step):
+        raise InvalidInputError("must be a function without arguments", field="before_step", value=repr(before_step))
+
+
+def require_reachable(worker: str, neighbors: Sequence[str] | None, port: int, advertised: str | None, key: bytes) -> None:
+    """Require names, addresses and a key that neighbours could find this worker by.
+
+    Raises:
+        InvalidInputError: one of them cannot be.
+    """
+    checks.port("port", port)
+    checks.instance("key", key, bytes, hint="b'...', or a text's .encode()")
+    if advertised is not None:
+        _require_address(advertised)
+    if neighbors is None:
+        return
+    if isinstance(neighbors, str):
+        raise InvalidInputError("must be a list of names, such as ['clinic-a'], not a text", field="neighbors", value=neighbors)
+    for index, neighbor in enumerate(neighbors):
+        checks.name(f"neighbors.{index}", neighbor)
+        if neighbor == worker:
+            raise InvalidInputError("is this worker itself; name others", field=f"neighbors.{index}", value=neighbor)
+
+
+def _require_address(advertised: str) -> None:
+    checks.name("advertised", advertised)
+    host, _, port = advertised.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= _HIGHEST_PORT:
+        message = "must be host:port, with a port from 1 to 65535, as the others call it"
+        raise InvalidInputError(message, field="advertised", value=advertised)

@@ -1,0 +1,49 @@
+"""Slips in what a `Coordinator` is given: refused at once, by the argument's name, before anybody is called."""
+
+import pytest
+import torch
+from torch import nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.overlay.coordinator import Coordinator
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+def joining(**arguments: object) -> Coordinator:
+    model = nn.Linear(2, 2)
+    given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1), "service": NOWHERE, "job": "job", "worker": "a"}
+    return Coordinator(**(given | arguments))
+
+
+def schedule() -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "way_out"),
+    [
+        ({"model": None}, "model", "must be of Module"),
+        ({"optimizer": None}, "optimizer", "must be of Optimizer"),
+        ({"options": {"link_timeout_seconds": 3.0}}, "options", "must be of OverlayOptions"),
+        ({"schedules": schedule()}, "schedules", "a list of schedules"),
+        ({"schedules": [schedule()]}, "schedules.0", "of another optimizer"),
+        ({"before_step": 0.5}, "before_step", "a function without arguments"),
+        ({"before_step": None}, "before_step", "a function without arguments"),
+        ({"key": "secret"}, "key", ".encode()"),
+        ({"port": -1}, "port", "from 0 to 65535"),
+        ({"port": "8000"}, "port", "from 0 to 65535"),
+        ({"advertised": "relay"}, "advertised", "must be host:port"),
+        ({"advertised": "relay:99999"}, "advertised", "must be host:port"),
+        ({"neighbors": "clinic-a"}, "neighbors", "must be a list of names"),
+        ({"neighbors": ["a"]}, "neighbors.0", "name others"),
+        ({"service": None}, "service", "must be the scheduler's URL"),
+        ({"service": []}, "service", "must be the scheduler's URL"),
+        ({"neighbors": [3]}, "neighbors.0", "must be a text"),
+    ],
+)
+def test_a_slip_is_named_with_the_way_out(arguments, field, way_out):
+    with pytest.raises(InvalidInputError) as refused:
+        joining(**arguments)
+    assert refused.value.field == field
+    assert way_out in str(refused.value)
