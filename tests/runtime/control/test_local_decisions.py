@@ -33,7 +33,7 @@ class Both:
     """What was told to the planner here, and the log of a service that was told the same; every other plan uses half of all."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(decisions, "_planned", self._plan)
+        patch.setattr(decisions, "planned", self._plan)
         self.snapshots: list[Snapshot] = []
         self.is_infeasible = False
         self.local = LocalDecisions()
