@@ -36,6 +36,7 @@ EXPLORATIONS = (
 
 LONG_EXPLORATIONS = (
     (5, 2, "crash,cut", False, False),
+    (3, 3, "crash,break,cut", True, False),
     (4, 2, "break", False, False),
     (4, 2, "cut", False, False),
     (4, 1, "freeze", False, False),
