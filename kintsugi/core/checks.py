@@ -36,6 +36,7 @@ LONGEST_NAME = 200
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PATH_SEGMENTS = (".", "..")
 """Which are left out of a URL before it is asked for."""
+HIGHEST_PORT = 2**16 - 1
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
@@ -93,8 +94,8 @@ def whole(field: str, value: int) -> None:
 
 def port(field: str, value: int) -> None:
     """Require a port to listen at; 0 stands for one that is free."""
-    if not _is_whole(value) or not 0 <= value < 2**16:
-        message = f"must be a whole number from 0 to 65535, not {_worded(value)}"
+    if not _is_whole(value) or not 0 <= value <= HIGHEST_PORT:
+        message = f"must be a whole number from 0 to {HIGHEST_PORT}, not {_worded(value)}"
         raise InvalidInputError(message, field=field, value=_shown(value))
 
 

@@ -7,9 +7,8 @@ from torch import nn
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.given import function
 from kintsugi.runtime.overlay.flat_state import Schedule
-
-_HIGHEST_PORT = 2**16 - 1
 
 
 def require_trainable(
@@ -27,8 +26,7 @@ def require_trainable(
         if getattr(schedule, "optimizer", optimizer) is not optimizer:
             message = "is of another optimizer; make it of the one that is given here"
             raise InvalidInputError(message, field=f"schedules.{index}", value=type(schedule).__name__)
-    if not callable(before_step):
-        raise InvalidInputError("must be a function without arguments", field="before_step", value=repr(before_step))
+    function("before_step", before_step, hint="give a function without arguments")
 
 
 def require_reachable(worker: str, neighbors: Sequence[str] | None, port: int, advertised: str | None, key: bytes) -> None:
@@ -54,6 +52,6 @@ def require_reachable(worker: str, neighbors: Sequence[str] | None, port: int, a
 def _require_address(advertised: str) -> None:
     checks.name("advertised", advertised)
     host, _, port = advertised.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= _HIGHEST_PORT:
-        message = "must be host:port, with a port from 1 to 65535, as the others call it"
+    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= checks.HIGHEST_PORT:
+        message = f"must be host:port, with a port from 1 to {checks.HIGHEST_PORT}, as the others call it"
         raise InvalidInputError(message, field="advertised", value=advertised)
