@@ -1,7 +1,9 @@
 """On the emulated device, who reads too early or uses what was given back gets rubbish; and the device's tests pass."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -16,6 +18,8 @@ pytestmark = [
 
 NOT_AT_LENGTH = "not (killed_in_a_step and (forward or backward or commit) or command or measured_in or memory_that_the_model_says)"
 """The rest is done by `make test-emulated`."""
+
+PATIENCE_SECONDS = 900.0
 
 STREAMS = """
 import torch
@@ -122,9 +126,21 @@ for host_seconds, seconds_per_byte, *ways in json.loads(sys.argv[1]):
 """
 
 
-def emulated(*command: str) -> subprocess.CompletedProcess[str]:
-    options = {"cwd": ROOT, "env": environment(), "capture_output": True, "text": True}
-    return subprocess.run([sys.executable, *command], timeout=300, check=False, **options)
+def emulated(*command: str, patience_seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
+    """Ended as a whole, with all that it started, where it takes longer; and what it said is told."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment(), **pipes) as process:
+        try:
+            said = process.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(
+                f"not done after {patience_seconds:.0f} s, of which it says: {process.communicate(timeout=60)}", pytrace=False
+            )
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 
 def test_who_does_not_wait_reads_rubbish():
@@ -144,8 +160,12 @@ def test_steps_take_what_profiles_say_whether_host_or_device_is_slower():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.timeout(PATIENCE_SECONDS + 100)
 def test_what_is_tested_on_devices_holds_on_this_one():
-    done = emulated("-m", "pytest", "-p", "no:cacheprovider", "-rs", "-m", "not large", "-k", NOT_AT_LENGTH, "tests/gpu")
+    """Takes a minute alone, several beside others; whichever test waits for nothing is named, with what its threads were at."""
+    options = ["-vv", "-p", "no:cacheprovider", "-rs", "-o", "faulthandler_timeout=240", "--timeout=300"]
+    selected = ["-m", "not large", "-k", NOT_AT_LENGTH, "tests/gpu"]
+    done = emulated("-m", "pytest", *options, *selected, patience_seconds=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout
     left_out = {line.split("[")[1].split(":")[0].split()[-1] for line in done.stdout.splitlines() if line.startswith("SKIPPED")}
     assert left_out == {"tests/gpu/test_nccl.py"}
