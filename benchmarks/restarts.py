@@ -16,13 +16,13 @@ import time
 from functools import partial
 
 import numpy as np
-import structlog
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.checkpoints import interval
 from benchmarks.running import scratch, tell
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.logs import warn_only
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.control.agent import Agent
@@ -133,7 +133,7 @@ def main() -> None:
         folder, variant, num_steps, steps = given.child
         child(folder, variant, int(num_steps), [int(step) for step in steps.split(",")])
         return
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    warn_only()
     strikes = [(index + 1) * given.num_steps // (given.failures + 1) + EVERY_STEPS // 2 for index in range(given.failures)]
     rows = [[goodput(variant, given.num_steps, strikes) for variant in VARIANTS] for _ in range(given.repeats)]
     table = Table("variant", "steps/s", "goodput against no failures")

@@ -1,5 +1,6 @@
 """Where the library's own log goes: to wherever the program that uses it sends structlog's, else to standard error."""
 
+import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,13 @@ def get_logger(name: str) -> Any:
         name: for a program that hands structlog's log to Python's (`structlog.stdlib.LoggerFactory`).
     """
     return structlog.get_logger(name) if structlog.is_configured() else structlog.wrap_logger(StandardError())
+
+
+def warn_only() -> None:
+    """Send warnings and worse alone, of all of this process, to standard error; whoever started it tells of the rest."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING), logger_factory=lambda *_: StandardError()
+    )
 
 
 @contextmanager

@@ -23,17 +23,16 @@ def main() -> None:
 
 
 def _live() -> None:
-    import structlog
     import torch
 
     from kintsugi.core.codec import load
-    from kintsugi.core.logs import StandardError
+    from kintsugi.core.logs import warn_only
     from kintsugi.matrix.life import live
     from kintsugi.matrix.workload import Orders
     from kintsugi.runtime.supervising.supervisor import ATTEMPT_VARIABLE
 
     torch.set_num_threads(1)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30), logger_factory=lambda *_: StandardError())
+    warn_only()
     live(load(Orders, Path(sys.argv[1])), attempt=int(os.environ.get(ATTEMPT_VARIABLE, "0")))
 
 

@@ -33,6 +33,14 @@ def test_a_program_may_hand_it_to_pythons_own_log():
     assert python(TO_PYTHONS + TELLS).stderr == "kintsugi.runtime WARNING is lost\n"
 
 
+def test_a_process_may_send_warnings_alone():
+    tells = "from kintsugi.core.logs import get_logger, warn_only; warn_only(); log = get_logger('kintsugi.runtime')"
+    result = python(f"{tells}; log.info('has joined'); log.warning('is lost')")
+    assert result.stdout == ""
+    assert "is lost" in result.stderr
+    assert "has joined" not in result.stderr
+
+
 def test_work_goes_on_where_nobody_reads_it():
     reading, writing = os.pipe()
     os.close(reading)
