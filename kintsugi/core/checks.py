@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from numbers import Integral
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from kintsugi.core.errors import InvalidInputError
 
@@ -31,7 +32,7 @@ SHORTEST_MEAN_SECONDS = 1.0
 """Shortest credible mean time between failures; less is a number of hours or days, or a rate in its place."""
 SHORTEST_HEARTBEAT_SECONDS = 0.1
 """Shortest time in which heartbeats, three of them, can be told; a busy machine is silent for longer."""
-LONGEST_NAME = 200
+LONGEST_NAME, LONGEST_ADDRESS = 200, 300
 """Characters."""
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PATH_SEGMENTS = (".", "..")
@@ -97,6 +98,31 @@ def port(field: str, value: int) -> None:
     if not _is_whole(value) or not 0 <= value <= HIGHEST_PORT:
         message = f"must be a whole number from 0 to {HIGHEST_PORT}, not {_worded(value)}"
         raise InvalidInputError(message, field=field, value=_shown(value))
+
+
+def address(field: str, value: str) -> None:
+    """Require `host:port` at which others can call."""
+    message = f"must be host:port, with a port from 1 to {HIGHEST_PORT}, as the others call it"
+    if not isinstance(value, str):
+        raise InvalidInputError(message, field=field, value=_told(value))
+    host, _, number = value.rpartition(":")
+    is_port = number.isascii() and number.isdigit() and len(number) <= 5 and 1 <= int(number) <= HIGHEST_PORT
+    if not host or not is_port or not value.isprintable() or len(value) > LONGEST_ADDRESS:
+        raise InvalidInputError(message, field=field, value=value[:200])
+
+
+def service_url(field: str, value: str) -> None:
+    """Require an http or https URL at which a service can answer."""
+    message = "must be the URL of a service, such as http://127.0.0.1:8000"
+    if not isinstance(value, str):
+        raise InvalidInputError(message, field=field, value=_told(value))
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address, or a port that cannot be
+        is_one = False
+    if not is_one or not value.isprintable():
+        raise InvalidInputError(message, field=field, value=value[:200])
 
 
 def name(field: str, value: str) -> None:

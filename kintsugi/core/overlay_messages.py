@@ -94,6 +94,7 @@ class OverlayEvent:
             self._require("alpha_seconds", "beta_seconds_per_byte")
         if self.kind is OverlayEventKind.SCHEDULER_CHANGED:
             self._require("address", "term")
+            checks.service_url("address", self.address or "")
         self._check_numbers()
         for worker, incarnation in self.disagreeing.items():
             checks.name("disagreeing", worker)
@@ -114,6 +115,7 @@ class OverlayEvent:
 
     def _check_joining(self) -> None:
         self._require("address", "state_bytes", "shard_bytes")
+        checks.address("address", self.address or "")
         checks.unique("neighbors", self.neighbors)
         for sized in ("state_bytes", "shard_bytes", "gradient_bytes"):
             if getattr(self, sized) is not None:

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.overlay.scheduler import Scheduler
 
@@ -12,18 +13,18 @@ def urls_of(service: str | Sequence[str] | Scheduler) -> tuple[str, ...]:
     """Where the scheduler answers; none where it is an object of this process.
 
     Raises:
-        InvalidInputError: it is neither.
+        InvalidInputError: it is neither, or no URL at which one could answer.
     """
-    if isinstance(service, str):
-        return (service,)
-    urls = tuple(service) if isinstance(service, Sequence) else ()
+    urls = (service,) if isinstance(service, str) else tuple(service) if isinstance(service, Sequence) else ()
     if not urls and not hasattr(service, "close"):
         raise InvalidInputError("must be the scheduler's URL, such as http://127.0.0.1:8000", field="service", value=repr(service))
+    for url in urls:
+        checks.service_url("service", url)
     return urls
 
 
 def own_host(urls: Sequence[str]) -> str:
-    """The address from which this machine reaches the scheduler; loopback where that is no URL."""
+    """The address from which this machine reaches the scheduler; loopback where it has none."""
     first = urls[0] if urls else ""
     place = urlsplit(first)
     if not place.hostname:

@@ -38,7 +38,7 @@ def require_reachable(worker: str, neighbors: Sequence[str] | None, port: int, a
     checks.port("port", port)
     checks.instance("key", key, bytes, hint="b'...', or a text's .encode()")
     if advertised is not None:
-        _require_address(advertised)
+        checks.address("advertised", advertised)
     if neighbors is None:
         return
     if isinstance(neighbors, str):
@@ -47,11 +47,3 @@ def require_reachable(worker: str, neighbors: Sequence[str] | None, port: int, a
         checks.name(f"neighbors.{index}", neighbor)
         if neighbor == worker:
             raise InvalidInputError("is this worker itself; name others", field=f"neighbors.{index}", value=neighbor)
-
-
-def _require_address(advertised: str) -> None:
-    checks.name("advertised", advertised)
-    host, _, port = advertised.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= checks.HIGHEST_PORT:
-        message = f"must be host:port, with a port from 1 to {checks.HIGHEST_PORT}, as the others call it"
-        raise InvalidInputError(message, field="advertised", value=advertised)

@@ -18,6 +18,7 @@ ACTIVE, JOINING, STANDBY, DRAINING, FAILED = (
     WorkerState.DRAINING,
     WorkerState.FAILED,
 )
+JOINED = {"kind": "worker_joined", "worker": "w00", "address": "h:1", "state_bytes": 1, "shard_bytes": 1}
 CHANGED = {"kind": "scheduler_changed", "worker": "w00", "address": "http://h:1", "term": 2}
 
 
@@ -78,8 +79,13 @@ def test_the_same_word_again_changes_nothing():
         ("link_connected", {"link": ("w00", "w09"), "worker": None}, NotFoundError, "link"),
         ("link_connected", {"link": ("w00", "w02"), "worker": None}, StaleIncarnationError, "workers"),
         ("link_connected", {"link": ("w00", "w01"), "worker": "w03"}, InvalidInputError, "worker"),
-        ("scheduler_changed", {"term": 1}, ConflictError, "term"),
-        ("scheduler_changed", {"term": 2, "overlay": empty_overlay("another")}, InvalidInputError, "overlay.name"),
+        ("scheduler_changed", {"address": "http://h:1", "term": 1}, ConflictError, "term"),
+        (
+            "scheduler_changed",
+            {"address": "http://h:1", "term": 2, "overlay": empty_overlay("another")},
+            InvalidInputError,
+            "overlay.name",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(kind, told, error, field):
@@ -285,15 +291,17 @@ def test_what_was_heard_of_the_reductions_is_in_the_log():
     ("told", "field"),
     [
         ({"kind": "worker_joined", "worker": "w00"}, "address"),
-        ({"kind": "worker_joined", "worker": "w00", "address": "h:1", "state_bytes": 0, "shard_bytes": 1}, "state_bytes"),
-        (
-            {"kind": "worker_joined", "worker": "w00", "address": "h:1", "state_bytes": 1, "shard_bytes": 1, "protocol": 0},
-            "protocol",
-        ),
+        ({**JOINED, "state_bytes": 0}, "state_bytes"),
+        ({**JOINED, "protocol": 0}, "protocol"),
+        ({**JOINED, "address": "h"}, "address"),
+        ({**JOINED, "address": ":1"}, "address"),
+        ({**JOINED, "address": "h:0"}, "address"),
         ({"kind": "link_measured", "link": ("a", "b"), "alpha_seconds": 0.1}, "beta_seconds_per_byte"),
         ({"kind": "link_measured", "worker": "w00"}, "link"),
         ({"kind": "link_connected", "link": ("a", "a")}, "link[1]"),
         ({"kind": "scheduler_changed", "worker": "w00"}, "address"),
+        ({**CHANGED, "address": "w01:8000"}, "address"),
+        ({**CHANGED, "address": "http://w01:99999"}, "address"),
         ({"kind": "worker_failed", "worker": "w00", "incarnation": -1}, "incarnation"),
         ({"kind": "worker_failed", "worker": "w00", "term": 2**31}, "term"),
         ({**CHANGED, "overlay": replace(empty_overlay("llama"), generation=2**63 - 1)}, "overlay.generation"),

@@ -39,6 +39,10 @@ def schedule() -> torch.optim.lr_scheduler.LRScheduler:
         ({"neighbors": ["a"]}, "neighbors.0", "name others"),
         ({"service": None}, "service", "must be the scheduler's URL"),
         ({"service": []}, "service", "must be the scheduler's URL"),
+        ({"service": "scheduler:8000"}, "service", "such as http://127.0.0.1:8000"),
+        ({"service": "http://scheduler:99999"}, "service", "such as http://127.0.0.1:8000"),
+        ({"service": "http://[scheduler"}, "service", "such as http://127.0.0.1:8000"),
+        ({"service": [NOWHERE, 8000]}, "service", "such as http://127.0.0.1:8000"),
         ({"neighbors": [3]}, "neighbors.0", "must be a text"),
     ],
 )
