@@ -167,12 +167,15 @@ def not_empty(field: str, value: Collection[object]) -> None:
         raise InvalidInputError("must have at least one item", field=field, value=[])
 
 
-def choice(kind: type[E], field: str, value: str, *, noun: str = "") -> E:
-    """The member of an enumeration that a text names; `noun` says what it is, where the field does not."""
+def choice(kind: type[E], field: str, value: str, *, noun: str = "", without: Collection[E] = ()) -> E:
+    """The member of an enumeration that a text names; `noun` says what it is, where the field does not.
+
+    Who named none is told of the known ones, `without` those that would be refused, too.
+    """
     try:
         return kind(value)
     except ValueError:
-        known = ", ".join(member.value for member in kind)
+        known = ", ".join(member.value for member in kind if member not in without)
         raise InvalidInputError(f"is no {noun or field}; known ones: {known}", field=field, value=value) from None
 
 

@@ -280,7 +280,7 @@ def _mending(policy: Policy | str | None, *, has_folder: bool) -> Policy | None:
     """
     if policy is None:
         return None
-    pinned = checks.choice(Policy, "policy", policy)
+    pinned = checks.choice(Policy, "policy", policy, without=_MENDS_NOTHING)
     if pinned is Policy.CHECKPOINT_RESTART and not has_folder:
         raise InvalidInputError("needs checkpoints, and none are written: say run=...", field="policy", value=pinned.value)
     if (why := _MENDS_NOTHING.get(pinned)) is not None:

@@ -40,7 +40,8 @@ constexpr int64_t kCapacity = int64_t(8) << 30;
 const Device kDevice(DeviceType::CUDA, 0);
 const c10::DispatchKeySet kCuda(c10::DispatchKey::CUDA);
 
-std::recursive_mutex lock;  // of all that follows but `current`
+// Of all that follows but `current`. None of it is ever destroyed: threads, and memory that is given back, may outlive a process's end.
+auto& lock = *new std::recursive_mutex;
 
 // Memory -------------------------------------------------------------------------------------------------------------------------
 
@@ -50,14 +51,14 @@ struct Block {
   std::set<StreamId> users{};  // that record_stream told of
   bool is_pinned = false;
 };
-std::map<const char*, Block> blocks;
+auto& blocks = *new std::map<const char*, Block>;
 int64_t held = 0, most = 0;  // bytes of the device
 
 struct Copy {
   Tensor to, from;  // on the host, without a share in the memory
   bool is_lost = false;
 };
-std::map<StreamId, std::vector<Copy>> put_off;
+auto& put_off = *new std::map<StreamId, std::vector<Copy>>;
 thread_local StreamId current = 0;
 std::atomic<StreamId> last_stream{0};
 
@@ -494,9 +495,9 @@ void take_over() {
     void process(const c10::Warning&) override {}
   } silence;
   c10::WarningUtils::WarningHandlerGuard none_of_kernels_replaced(&silence);
-  static std::vector<c10::RegistrationHandleRAII> replaced;
+  static auto& replaced = *new std::vector<c10::RegistrationHandleRAII>;
   put_off_kernels(replaced);
-  static torch::Library own(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  static auto& own = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   implement_own(own);
 }
 int64_t held_bytes() { return held; }

@@ -211,7 +211,7 @@ def test_a_run_needs_a_folder_that_can_be_made(tmp_path):
         ("deferred_parallelism", "has two steps, of which workers carry out the first alone: pin another one"),
         ("fault_free", "is that of a first plan, and answers no loss: pin another one"),
         ("checkpoint_restart", "needs checkpoints, and none are written: say run="),
-        ("hope", "is no policy"),
+        ("hope", "is no policy; known ones: data_rerouting, dynamic_parallelism, spare_substitution, checkpoint_restart"),
     ],
 )
 def test_a_policy_that_would_end_the_job_at_its_first_loss_is_refused(policy, told):
