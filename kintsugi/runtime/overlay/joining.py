@@ -54,6 +54,7 @@ class Joiner:
         self._arrival: Arrival | None = None
         self._loaded: Arrival | None = None
         self._given_up_generation = -1
+        self._told_why = ""
         self._asked_at: dict[str, float] = {}
         self._received_bytes = 0
         self._is_over = False
@@ -243,8 +244,9 @@ class Joiner:
         own = self._agent.identity
         known = _replication(self._agent.overlay, own.worker)
         generation = max(one.generation for one in (given_up, known) if one is not None)
-        if generation > self._given_up_generation:
+        if generation > self._given_up_generation and why != self._told_why:  # where nobody trains, once a second
             self._log.info("asks for another replication", why=why)
+            self._told_why = why
         self._given_up_generation = max(generation, self._given_up_generation)
         self._agent.teller.tell(
             OverlayEventKind.REPLICATION_REQUESTED,
