@@ -41,7 +41,7 @@ LONG_EXPLORATIONS = (
     (4, 2, "cut", False, False),
     (4, 1, "freeze", False, False),
 )
-"""What takes minutes: the first one some fifteen on a quiet core, and two gigabytes of memory."""
+"""What takes minutes: the first one some thirty on a quiet core, and four gigabytes of memory."""
 
 _PROGRESS_SECONDS = 15.0
 
