@@ -91,11 +91,14 @@ def _of_optimizer(job: TrainingJob, shapes: Mapping[str, tuple[int, ...]]) -> Tr
         optimizer = optimizer_for(job, parameters)
     except Exception:  # the user's code: told to the user when it is called with the parameters themselves
         return {}
-    kinds = {id(one): text for group in optimizer.param_groups for text in [_of_group(optimizer, group)] for one in group["params"]}
+    kinds = {
+        id(one): text for group in optimizer.param_groups for text in [group_told(optimizer, group)] for one in group["params"]
+    }
     return {f"{_OPTIMIZER}{name}": kinds.get(id(one), "none") for name, one in parameters}
 
 
-def _of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str:
+def group_told(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str:
+    """An optimizer's class and the hyperparameters of one of its groups, in words."""
     values = ", ".join(f"{name}={_plain(value)}" for name, value in sorted(group.items()) if name not in _OF_DEVICES)
     return sys.intern(f"{type(optimizer).__name__}({values})")  # told once for all its parameters
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import InvalidInputError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -39,6 +39,7 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.plain_likeness import CLOSED, require_alike, run_traits, sum_together, training_traits
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
@@ -79,8 +80,8 @@ class PlainRun:
             mtbf_seconds: mean time between failures of the whole job, from which the best interval follows.
 
         Raises:
-            InvalidInputError: the ranks cannot share the global batch evenly, their group cannot sum in host memory, or the
-                folder cannot be made.
+            InvalidInputError: the ranks are given different values or cannot share the global batch evenly, their group cannot sum
+                in host memory, or the folder cannot be made.
             ConflictError: another life of the script goes on in the folder.
             UnavailableError: the folder's disk hangs.
         """
@@ -92,6 +93,9 @@ class PlainRun:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
         self._folder = Path(folder).absolute()
+        self._options = checkpoints or CheckpointOptions()
+        given = {"num_samples": num_samples, "global_batch_size": global_batch_size, "num_steps": num_steps, "seed": seed}
+        require_alike(run_traits(self._options, folder=self._folder, **given))
         if self.rank == 0:
             warn_of_kept_store()
         self._sampler = Sampler(num_samples=num_samples, microbatch_size=1, num_microbatches=global_batch_size, seed=seed)
@@ -99,7 +103,6 @@ class PlainRun:
         self._geometry = Geometry(
             num_samples=num_samples, global_batch_size=global_batch_size, seed=seed, num_layers=1, num_steps=num_steps
         )
-        self._options = checkpoints or CheckpointOptions()
         self._cadence = Cadence()
         self._cadence.is_on, self._cadence.every = True, self._options.every_steps
         self._mtbf_seconds = mtbf_seconds
@@ -112,7 +115,7 @@ class PlainRun:
         self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
-        self._is_closed = False
+        self._is_closed = self._is_apart = False
         self.stall_seconds = 0.0
         """That training stood still for checkpoints so far."""
 
@@ -125,11 +128,13 @@ class PlainRun:
             scheduler: of the learning rate; anything with `state_dict` and `load_state_dict`.
 
         Raises:
-            InvalidInputError: the folder is another job's, more steps are trained in it than the job is to have, or the model,
-                the scheduler or the optimizer keeps what cannot be written.
+            InvalidInputError: the ranks train different models or in different ways, the folder is another job's, more steps are
+                trained in it than the job is to have, or the model, the scheduler or the optimizer keeps what cannot be written,
+                or is not what the checkpoint is of.
         """
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
         self._entries()  # what cannot be written is refused before anything is trained
+        require_alike(training_traits(model, optimizer, scheduler))
         shapes = {name: [*value.shape] for name, value in tensors_of(model).items()}
         about = {f"shape of {name}": str(shape) for name, shape in shapes.items()}
         about |= {**self._geometry.told, "seed": str(self._geometry.seed)}
@@ -164,14 +169,15 @@ class PlainRun:
 
         Returns:
             The mean loss over the global batch.
+
+        Raises:
+            InvalidInputError: another rank commits another step, or has closed its run; on every rank.
         """
         self._step_seconds.append(time.monotonic() - self._began)
         self._look()
         advised = self._costs.every_steps or 0  # rank 0 alone knows; the others add nothing
-        told = torch.tensor([float(torch.as_tensor(loss).detach()), advised], dtype=torch.float64)
-        if dist.is_initialized():
-            dist.all_reduce(told)
-        mean, advised = float(told[0]) / self.world_size, int(told[1])
+        total, advised = self._sum(step, float(torch.as_tensor(loss).detach()), advised)
+        mean = total / self.world_size
         if self._options.every_steps is None:
             self._cadence.every = advised or None
         self._journal.committed(_ATTEMPT, step, mean)
@@ -181,16 +187,31 @@ class PlainRun:
         return mean
 
     def close(self) -> None:
-        """Wait until everything is written, or the disk hangs. All ranks call it; what they do after the first time is nothing."""
+        """Wait until everything is written, or the disk hangs. All ranks call it; what they do after the first time is nothing.
+
+        Raises:
+            InvalidInputError: another rank trains on; on every rank.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._writer.drain(_go_on)
         self._writer.close()
         self._look()
-        self._barrier()
-        self._journal.close()
-        self._lock.release()
+        try:
+            if not self._is_apart:
+                self._sum(CLOSED)
+        finally:
+            self._journal.close()
+            self._lock.release()
+
+    def _sum(self, step: int, loss: float = 0.0, advised: int = 0) -> tuple[float, int]:
+        """Over all ranks; once these are at different steps, none waits for another one any more."""
+        try:
+            return sum_together(step, loss, advised)
+        except InvalidInputError:
+            self._is_apart = True
+            raise
 
     def _look(self) -> None:
         """Take in what checkpoints cost that are whole since."""
@@ -217,7 +238,7 @@ class PlainRun:
         return entries_of(self._model, self._optimizer, self._scheduler)
 
     def _load(self, found: Checkpoint) -> None:
-        load(read_part(found.folder, _STATE), self._model, self._optimizer, self._scheduler)
+        load(read_part(found.folder, _STATE), self._model, self._optimizer, self._scheduler, warns=self.rank == 0)
         own = worker_part(f"rank{self.rank}")
         if (found.folder / own).is_dir():
             restore_random(read_part(found.folder, own))

@@ -2,18 +2,22 @@
 
 import json
 from collections import Counter
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.snapshots import Entries
 from kintsugi.runtime.optimizer_state import are_alike, kind_of, load_exactly
 from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer, within
 from kintsugi.runtime.values import from_plain, to_plain
+from restorer.packing import type_name
 
 _MODEL, _OPTIMIZER, _SCHEDULER, _GROUPS, _KIND = "model", "optimizer", "scheduler", "groups", "kind"
+_SCHEDULER_KIND = "scheduler_kind"
+_OF_ALL_SCHEDULERS = (torch.optim.lr_scheduler.LRScheduler, Protocol, Generic, object)
 _EXTRA = "extra_state"
 """What a module's `get_extra_state` gives beside tensors."""
 
@@ -39,7 +43,9 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
     if extra := {name: value for name, value in state.items() if not isinstance(value, Tensor)}:
         entries |= _described(_EXTRA, extra)
     entries |= {_KIND: kind_of(within(optimizer))} | _described(_OPTIMIZER, optimizer.state_dict())
-    return entries if scheduler is None else entries | _described(_SCHEDULER, scheduler.state_dict())
+    if scheduler is None:
+        return entries
+    return entries | {_SCHEDULER_KIND: _scheduler_kind(scheduler)} | _described(_SCHEDULER, scheduler.state_dict())
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -47,19 +53,95 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
-def load(entries: Entries, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Stateful | None) -> None:
+def load(
+    entries: Entries, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Stateful | None, *, warns: bool = True
+) -> None:
     """Go on from what `entries_of` gave, or from what earlier versions wrote.
 
+    The optimizer's settings are those of the checkpoint, as torch has it; a warning names those that the script has otherwise.
+
     Raises:
-        InvalidInputError: it is of another kind of optimizer.
+        InvalidInputError: it is of another kind of optimizer or scheduler, of other groups or of another type of numbers; nothing
+            is loaded then.
     """
     _require_alike(entries.get(_KIND), kind_of(within(optimizer)))
     state = {name.partition("|")[2]: value for name, value in entries.items() if name.startswith(f"{_MODEL}|")}
-    model.load_state_dict(state | (_read(_EXTRA, entries) if _EXTRA in entries else {}))
+    _require_same_numbers(state, tensors_of(model))
     is_earlier = _GROUPS in entries
-    load_exactly(optimizer, _earlier_optimizer(entries) if is_earlier else _read(_OPTIMIZER, entries))
-    if scheduler is not None:
+    saved = _earlier_optimizer(entries) if is_earlier else _read(_OPTIMIZER, entries)
+    _require_same_groups(saved["param_groups"], optimizer.param_groups)
+    _require_same_scheduler(entries, scheduler)
+    if warns:
+        _warn_of_scheduler(entries, scheduler)
+        _warn_of_other_settings(saved["param_groups"], optimizer.param_groups)
+    model.load_state_dict(state | (_read(_EXTRA, entries) if _EXTRA in entries else {}))
+    load_exactly(optimizer, saved)
+    if scheduler is not None and _SCHEDULER in entries:
         scheduler.load_state_dict(_earlier_scheduler(entries, scheduler) if is_earlier else _read(_SCHEDULER, entries))
+
+
+def _require_same_numbers(saved: dict[str, Any], own: dict[str, Tensor]) -> None:
+    for name, value in own.items():
+        was = saved.get(name)
+        if was is not None and was.dtype != value.dtype:
+            message = f"{name!r} is {type_name(value.dtype)}, and {type_name(was.dtype)} in the checkpoint: make it that"
+            raise InvalidInputError(f"{message}, or take a new folder", field=_MODEL, value=name)
+
+
+def _require_same_groups(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
+    was, now = ([len(group["params"]) for group in groups] for groups in (saved, own))
+    if was != now:
+        message = f"has groups of {now} parameters, and of {was} in the checkpoint: make it so, or take a new folder"
+        raise InvalidInputError(message, field=_OPTIMIZER, value=str(now))
+
+
+def _require_same_scheduler(entries: Entries, scheduler: Stateful | None) -> None:
+    """Earlier versions did not tell its kind."""
+    was = entries.get(_SCHEDULER_KIND)
+    if scheduler is not None and was is not None and not are_alike(was, _scheduler_kind(scheduler)):
+        own = type(scheduler).__name__
+        message = f"is {own}, and the checkpoint is of {was.partition(' ')[0]}: take that, or a new folder"
+        raise InvalidInputError(message, field=_SCHEDULER, value=own)
+
+
+def _warn_of_scheduler(entries: Entries, scheduler: Stateful | None) -> None:
+    log = get_logger("kintsugi.runtime")
+    if scheduler is None and _SCHEDULER in entries:
+        log.warning("goes on without the checkpoint's scheduler: learning rates stay as they are")
+    if scheduler is not None and _SCHEDULER not in entries:
+        log.warning("the checkpoint has no scheduler: this one begins at its first step", scheduler=type(scheduler).__name__)
+
+
+def _scheduler_kind(scheduler: Stateful) -> str:
+    """The name of its class, and of those that this is derived from, up to torch's of all schedulers."""
+    kinds = type(scheduler).__mro__
+    return " ".join(kind.__name__ for kind in kinds if kind not in _OF_ALL_SCHEDULERS)
+
+
+def _warn_of_other_settings(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
+    """Schedulers change rates, and some momenta, which are compared as these were at the beginning."""
+    for index, (was, now) in enumerate(zip(saved, own, strict=True)):
+        begins = {"lr"} if "initial_lr" in was and "initial_lr" in now else set()
+        scheduled = {"momentum", "betas"} if "max_momentum" in was or "base_momentum" in was else set()
+        for name in sorted((was.keys() & now.keys()) - {"params"} - begins - scheduled):
+            if not _is_same(was[name], now[name]):
+                get_logger("kintsugi.runtime").warning(
+                    "a setting of the optimizer is the checkpoint's, and not the script's; change it after restore",
+                    group=index,
+                    setting=name,
+                    checkpoint=_told(was[name]),
+                    script=_told(now[name]),
+                )
+
+
+def _is_same(was: Any, now: Any) -> bool:
+    return bool(_told(was) == _told(now))
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _require_alike(was: str | None, now: str) -> None:

@@ -30,7 +30,11 @@ def script() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.3), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    return model, optimizer, halving(optimizer)
+
+
+def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
 
 
 def trained(folder: Path, stop: int, num_steps: int = 9, device: str = "cpu", **options) -> tuple[nn.Module, list[float]]:
@@ -147,6 +151,70 @@ def test_another_kind_of_optimizer_does_not_go_on(tmp_path):
     model, _, _ = script()
     with pytest.raises(InvalidInputError, match="optimizer: is SGD, and the checkpoint is of AdamW: take that, or a new folder"):
         run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def restored(folder: Path, change) -> None:
+    """Go on in a folder after a change of model, optimizer and scheduler."""
+    run = PlainRun(folder, num_samples=20, global_batch_size=6, num_steps=9)
+    try:
+        run.restore(*change(*script()))
+    finally:
+        run.close()
+
+
+def grouped(model: nn.Module) -> torch.optim.Optimizer:
+    first, *others = model.parameters()
+    return torch.optim.AdamW([{"params": [first]}, {"params": others}], lr=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "told"),
+    [
+        (lambda model, *others: (model.float(), *others), "model", "'0.weight' is float32, and float64 in the checkpoint"),
+        (lambda model, *_: (model, grouped(model), None), "optimizer", r"has groups of \[1, 5\] parameters, and of \[6\]"),
+        (
+            lambda model, optimizer, _: (model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)),
+            "scheduler",
+            "is CosineAnnealingLR, and the checkpoint is of StepLR",
+        ),
+    ],
+)
+def test_what_the_checkpoint_is_not_of_is_refused_before_anything_is_loaded(tmp_path, change, field, told):
+    trained(tmp_path, 5)
+    models = []
+
+    def changed(*own):
+        models.append(own[0])
+        models.append(dict(change(*own)[0].state_dict()))
+        return change(*own)
+
+    with pytest.raises(InvalidInputError, match=told) as refused:
+        restored(tmp_path, changed)
+    assert refused.value.field == field
+    model, before = models
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda model, optimizer, _: (model, optimizer, None), [{}]),
+        (
+            lambda model, *_: (model, other := torch.optim.AdamW(model.parameters(), lr=0.2), halving(other)),
+            [{"group": 0, "setting": "initial_lr", "checkpoint": 0.05, "script": 0.2}],
+        ),
+        (
+            lambda model, *_: (model, other := torch.optim.AdamW(model.parameters(), 0.05, weight_decay=0.5), halving(other)),
+            [{"group": 0, "setting": "weight_decay", "checkpoint": 0.01, "script": 0.5}],
+        ),
+        (lambda *own: own, []),
+    ],
+)
+def test_settings_that_are_the_checkpoints_and_not_the_scripts_are_told(tmp_path, change, told):
+    trained(tmp_path, 5)
+    with structlog.testing.capture_logs() as log:
+        restored(tmp_path, change)
+    assert [{key: value for key, value in one.items() if key not in ("event", "log_level")} for one in log] == told
 
 
 def test_the_optimizer_within_goes_on_and_no_other_kind():

@@ -8,14 +8,21 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing.connection import wait
+from datetime import timedelta
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.forking import forkserver
+from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.run_lock import RunLock
 from tests.processes import free_port
@@ -114,3 +121,81 @@ def test_the_example_is_struck_and_goes_on_with_fewer_ranks(tmp_path):
     alone = final_parameters(tmp_path / "alone", 16)
     for name, value in final_parameters(run, 16).items():
         assert torch.allclose(value, alone[name], rtol=1e-12, atol=1e-14), name
+
+
+def plain_rank(rank: int, port: int, folder: str, slip: str, told: Connection) -> None:
+    """One of two ranks; the second makes a slip."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    slips = {slip} if rank == 1 else set()
+    given = {"seed": 7} if "seed" in slips else {}
+    every = 3 if "every" in slips else 2
+    model = nn.Linear(2, 1).to(torch.float64 if "dtype" in slips else torch.float32)
+    optimizer = (torch.optim.SGD if "optimizer" in slips else torch.optim.AdamW)(model.parameters(), lr=0.1)
+    run = None
+    try:
+        options = CheckpointOptions(every_steps=every)
+        run = PlainRun(folder, num_samples=8, global_batch_size=4, num_steps=4, checkpoints=options, **given)
+        for step in range(run.restore(model, optimizer), 1 if "early" in slips else 4):
+            run.samples(step)
+            run.commit(step + ("step" in slips), 1.0 + rank)
+        told.send(None)
+    except InvalidInputError as error:
+        told.send((error.field, str(error)))
+    finally:
+        try:
+            if run is not None:
+                run.close()
+                told.send(None)
+        except InvalidInputError as error:
+            told.send((error.field, str(error)))
+        dist.destroy_process_group()
+        told.close()
+
+
+def told_by_two(folder: Path, slip: str) -> list[list[tuple[str, str] | None]]:
+    """What either rank was told in training and at the end; both end by themselves."""
+    port, pipes, ranks = free_port(), [], []
+    for rank in range(2):
+        reading, writing = Pipe(duplex=False)
+        ranks.append(forkserver().Process(target=plain_rank, args=(rank, port, str(folder), slip, writing)))
+        ranks[-1].start()
+        writing.close()
+        pipes.append(reading)
+    told: list[list[tuple[str, str] | None]] = [[], []]
+    try:
+        for heard, reading in zip(told, pipes, strict=True):
+            with suppress(EOFError):
+                while reading.poll(120.0):
+                    heard.append(reading.recv())
+    finally:
+        for process, reading in zip(ranks, pipes, strict=True):
+            process.join(30.0)
+            process.kill()
+            process.join()
+            reading.close()
+    assert [process.exitcode for process in ranks] == [0, 0]
+    return told
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("slip", "field", "message"),
+    [
+        ("seed", "run", "of rank 1 is unlike that of rank 0: seed is 7, not 0"),
+        ("every", "run", "checkpoints.every_steps is 3, not 2"),
+        ("dtype", "run", "'weight' of the model is float64 of shape (1, 2), not float32 of shape (1, 2)"),
+        ("optimizer", "run", "group 0 of the optimizer is SGD("),
+        ("step", "step", "rank 1 is at step 1, and rank 0 is at step 0"),
+        ("early", "step", "rank 1 has closed its run, and rank 0 is at step 1"),
+    ],
+)
+def test_ranks_that_are_not_of_one_mind_are_told_so_on_each(tmp_path, slip, field, message):
+    told = told_by_two(tmp_path, slip)
+    first = [next(one for one in heard if one is not None) for heard in told]
+    assert [one[0] for one in first] == [field, field]
+    assert all(message in one[1] for one in first)
+
+
+@pytest.mark.processes
+def test_ranks_of_one_mind_train_to_the_end(tmp_path):
+    assert told_by_two(tmp_path, "none") == [[None, None], [None, None]]

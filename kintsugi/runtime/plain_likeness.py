@@ -1,0 +1,78 @@
+"""Whether the ranks of a plain script are of one mind: what differs is told on all of them, before any of it does harm."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions
+from kintsugi.runtime.likeness import Traits, differences, group_told
+from restorer.packing import type_name
+
+CLOSED = -1
+"""In place of a step: a rank has closed its run."""
+
+
+def require_alike(told: Traits) -> None:
+    """Require that all ranks of the default group tell the same of a run; all of them call it.
+
+    Raises:
+        InvalidInputError: one tells something else than rank 0; on every rank.
+    """
+    if not dist.is_initialized():
+        return
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, told)
+    for rank, theirs in enumerate(everybody):
+        if found := differences(theirs, everybody[0]):
+            raise InvalidInputError(f"of rank {rank} is unlike that of rank 0: {found}; give all ranks the same", field="run")
+
+
+def run_traits(options: CheckpointOptions, **given: object) -> Traits:
+    """What the ranks of a run were given."""
+    return {name: str(value) for name, value in given.items()} | {
+        f"checkpoints.{name}": str(value) for name, value in asdict(options).items()
+    }
+
+
+def training_traits(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: object) -> Traits:
+    """What a rank trains, and how, as far as it can be told."""
+    told = {
+        f"{name!r} of the model": f"{type_name(value.dtype)} of shape {tuple(value.shape)}"
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+    told |= {f"group {index} of the optimizer": group_told(optimizer, group) for index, group in enumerate(optimizer.param_groups)}
+    return told | {"scheduler": type(scheduler).__name__}
+
+
+def sum_together(step: int, loss: float, advised: int) -> tuple[float, int]:
+    """The sums of all ranks' losses and of the intervals that they advise, where all are at the same step.
+
+    Args:
+        step: that this rank commits, or `CLOSED`.
+        loss: of this rank.
+        advised: steps from checkpoint to checkpoint; 0 of ranks that know nothing of it.
+
+    Raises:
+        InvalidInputError: one commits another step, or has closed its run; on every rank.
+    """
+    if not dist.is_initialized():
+        return loss, advised
+    own = torch.tensor([step, loss, advised], dtype=torch.float64)
+    everybody = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, own)
+    at, losses, intervals = torch.stack(everybody).unbind(1)
+    for rank, other in enumerate(at.int().tolist()):
+        if other != at[0]:
+            apart = f"{_place(rank, other)}, and {_place(0, int(at[0]))}"
+            message = f"{apart}: all ranks train the same steps, and close their runs after them"
+            raise InvalidInputError(message, field="step", value=str(step))
+    return float(losses.sum()), int(intervals.sum())
+
+
+def _place(rank: int, step: int) -> str:
+    return f"rank {rank} has closed its run" if step == CLOSED else f"rank {rank} is at step {step}"
