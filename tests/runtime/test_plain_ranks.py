@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.forking import forkserver
@@ -139,14 +139,14 @@ def plain_rank(rank: int, port: int, folder: str, slip: str, told: Connection) -
             run.samples(step)
             run.commit(step + ("step" in slips), 1.0 + rank)
         told.send(None)
-    except InvalidInputError as error:
+    except KintsugiError as error:
         told.send((error.field, str(error)))
     finally:
         try:
             if run is not None:
                 run.close()
                 told.send(None)
-        except InvalidInputError as error:
+        except KintsugiError as error:
             told.send((error.field, str(error)))
         dist.destroy_process_group()
         told.close()
@@ -199,3 +199,12 @@ def test_ranks_that_are_not_of_one_mind_are_told_so_on_each(tmp_path, slip, fiel
 @pytest.mark.processes
 def test_ranks_of_one_mind_train_to_the_end(tmp_path):
     assert told_by_two(tmp_path, "none") == [[None, None], [None, None]]
+
+
+@pytest.mark.processes
+def test_all_ranks_hear_that_another_life_has_the_folder(tmp_path):
+    """The first asks for the lock; the others, which share the folder, ask for none."""
+    with RunLock(tmp_path):
+        told = told_by_two(tmp_path, "none")
+    assert [[one[0] for one in heard] for heard in told] == [["run"], ["run"]]
+    assert all("is in use by" in one[1] for (one,) in told)

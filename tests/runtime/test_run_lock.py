@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from structlog.testing import capture_logs
 
 from kintsugi.core.errors import ConflictError
@@ -112,21 +111,6 @@ def test_a_second_life_of_a_script_is_refused(tmp_path, holder):
     holder.kill()
     plain_run(tmp_path).close()
     Holder(str(tmp_path)).kill()
-
-
-def test_ranks_that_do_not_hold_the_folder_hear_of_its_refusal(tmp_path, holder, monkeypatch):
-    """The first says what became of it; the others, which share the folder, ask for no lock."""
-    refusal = ConflictError("is in use by another", field="run")
-    monkeypatch.setattr(dist, "broadcast_object_list", lambda said, **_: said.__setitem__(0, refusal))
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    try:
-        with pytest.raises(ConflictError, match="is in use by another"):
-            plain_run(tmp_path)
-    finally:
-        monkeypatch.undo()
-        dist.destroy_process_group()
 
 
 @pytest.mark.processes
