@@ -17,10 +17,11 @@ from kintsugi.runtime.verdicts import Vote, judged
 DISAGREE = "disagree"
 """A neighbour ends, for nobody can tell who is right: whoever was called off before it knew hears of it so."""
 
-_WRONG = "holds something else than most before reduction {number}: test its memory and processors, and join again"
+_SAME_WAY = "have the same learning rates, schedules and before_step everywhere, or test {whose} memory and processors"
+_WRONG = f"holds something else than most before reduction {{number}}: {_SAME_WAY.format(whose='its')}, and join again"
 _WRONG_COPY = (
     "holds something else than the others before reduction {number}, by what it was sent or since: join again; "
-    "if that repeats itself, test its memory and processors"
+    f"if that repeats itself, {_SAME_WAY.format(whose='its')}"
 )
 
 
@@ -58,10 +59,11 @@ class DisagreementError(ConflictError):
         """`workers`, and in which lives (their incarnations) before which reduction, where that is known."""
         self.workers, self.lives, self.number = tuple(sorted(workers)), dict(lives or {}), number
         when = "" if number is None else f" before reduction {number}"
+        way_out = _SAME_WAY.format(whose="their")
         super().__init__(
-            f"{some(self.workers)} do not hold the same{when}, and nobody can tell who is right: test their memory "
-            "and processors, and begin again from a checkpoint of yours; where replicas are not meant to be equal (by an "
-            "optimizer with a generator of its own), set compare_every_steps=None"
+            f"{some(self.workers)} do not hold the same{when}, and nobody can tell who is right: {way_out}, "
+            "and begin again from a checkpoint of yours; where replicas are not meant to be equal (by an optimizer with a "
+            "generator of its own), set compare_every_steps=None"
         )
 
 

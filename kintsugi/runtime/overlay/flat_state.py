@@ -23,7 +23,7 @@ from restorer.packing import HOST, PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
 _BUFFER, _PARAMETER, _GROUP, _COUNT, _KIND, _REDUCED = "buffer", "parameter", "group", "count", "kind", "reduced"
-_CHUNK_BYTES = "chunk_bytes"
+_CHUNK_BYTES, _SCHEDULED = "chunk_bytes", "scheduled"
 _STATE = "optimizer."
 """Begins the keys of a parameter's optimizer state."""
 _STEPS, _SCHEDULES, _OPTIMIZER = "steps", "schedules[]", "optimizer[]"
@@ -76,6 +76,7 @@ class FlatState:
         found: StateEntries = {(name, _BUFFER): buffer for name, buffer in self.model.named_buffers()}
         found |= self._parameters()
         found[_OPTIMIZER, _KIND] = type(optimizer).__name__
+        found[_OPTIMIZER, _SCHEDULED] = [type(schedule).__name__ for schedule in self.schedules]
         found[_OPTIMIZER, _REDUCED], found[_OPTIMIZER, _CHUNK_BYTES] = list(self.reduced), self.chunk_bytes
         numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
         for name, parameter in optimized(self.model, optimizer):
@@ -270,9 +271,10 @@ def _require_same_training(own: StateEntries, arrived: StateEntries) -> None:
     here, there = (one[_OPTIMIZER, _CHUNK_BYTES] for one in (own, arrived))
     if here != there:
         raise ReconfigurationError(f"are {here} here and {there} with the others: say the same", field=_CHUNK_BYTES, value=here)
-    here, there = (len(nested(_by_owner(one)[_SCHEDULES])) for one in (own, arrived))
+    here, there = (one[_OPTIMIZER, _SCHEDULED] for one in (own, arrived))
     if here != there:
-        raise ReconfigurationError(f"are {here} here and {there} with the others; {_WAY_OUT}", field="schedules", value=here)
+        message = f"are {', '.join(here) or 'none'} here and {', '.join(there) or 'none'} with the others; {_WAY_OUT}"
+        raise ReconfigurationError(message, field="schedules", value=str(here))
 
 
 def _reduced_told(name: str | None) -> str:

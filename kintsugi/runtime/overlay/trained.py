@@ -67,8 +67,8 @@ class TrainedState:
 
     @property
     def num_elements(self) -> int:
-        """Length of the vector that is reduced."""
-        return sum(_as_real(one).numel() for one in (*self._trained, *self._buffers))
+        """Length of the vector that is reduced: gradients, averaged buffers, and which parameters had a gradient."""
+        return sum(_as_real(one).numel() for one in (*self._trained, *self._buffers)) + len(self._trained)
 
     @property
     def vector_bytes(self) -> int:
@@ -102,7 +102,8 @@ class TrainedState:
     def gathered(self, weight: float) -> Vector:
         """This worker's gradients and averaged buffers as one vector, times its weight.
 
-        A parameter without a gradient adds zeros. Sums are made in 32 bits, or in 64 where a trained parameter has them.
+        A parameter without a gradient adds zeros, and counts as such. Sums are made in 32 bits, or in 64 where a trained parameter
+        has them.
         """
         vector = self.memory()
         own = torch.from_numpy(vector)
@@ -114,15 +115,24 @@ class TrainedState:
                     piece.copy_(_as_real(parameter.grad.detach().resolve_conj()).reshape(-1))
             for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(own), strict=True):
                 piece.copy_((self._wide(_as_real(buffer)) - self._base(agreed)).reshape(-1))
+            for number, parameter in enumerate(self._trained):
+                self._presence(own)[number] = float(parameter.grad is not None)
             if weight != 1.0:
                 own.mul_(weight)
         return vector
 
     def apply(self, vector: Vector) -> None:
-        """Step with the mean of all workers: the same on every replica, bit for bit, also where the optimizer draws numbers."""
+        """Step with the mean of all workers: the same on every replica, bit for bit, also where the optimizer draws numbers.
+
+        A parameter that had a gradient on none of them is not updated, as in torch.
+        """
         mean = torch.from_numpy(vector)
+        had_one = (self._presence(mean) > 0.0).tolist()
         with torch.no_grad():
-            for parameter, piece in zip(self._trained, self._pieces(mean, self._trained), strict=True):
+            for parameter, piece, has_mean in zip(self._trained, self._pieces(mean, self._trained), had_one, strict=True):
+                if not has_mean:
+                    parameter.grad = None
+                    continue
                 if parameter.grad is None or parameter.grad.is_conj():
                     parameter.grad = torch.empty_like(parameter)
                 gradient = _as_real(parameter.grad)
@@ -189,6 +199,10 @@ class TrainedState:
 
     def _buffer_pieces(self, vector: Tensor) -> list[Tensor]:
         return self._pieces(vector[sum(_as_real(one).numel() for one in self._trained) :], self._buffers)
+
+    def _presence(self, vector: Tensor) -> Tensor:
+        """Above 0 for each trained parameter that had a gradient. Shape [trained parameters]."""
+        return vector[-len(self._trained) :]
 
     @staticmethod
     def _pieces(vector: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

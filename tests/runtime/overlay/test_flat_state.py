@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.runtime.overlay.coordinator import Coordinator
@@ -137,7 +138,7 @@ def test_only_what_is_trained_is_reduced_and_sent():
     before = copy.deepcopy(model[0].state_dict())
     adapters = torch.optim.Adam(model[1].parameters(), 0.01)
     state = TrainedState(model, adapters, OverlayOptions(replicated=Replicated.TRAINABLE))
-    assert state.num_elements == 64 * 2 + 2
+    assert state.num_elements == 64 * 2 + 2 + 2  # and which of both had a gradient
     model(torch.ones(3, 64)).sum().backward()
     state.apply(state.gathered(1.0))
     assert state.packed().num_bytes < 3 * 4 * 130 + 100
@@ -176,13 +177,13 @@ def test_an_optimizer_that_computes_the_loss_itself_is_refused():
         Coordinator(model, torch.optim.LBFGS(model.parameters()), service="http://127.0.0.1:1", job="job")
 
 
-def way_of_training(*groups, kind=torch.optim.AdamW, num_schedules=1) -> TrainedState:
+def way_of_training(*groups, kind=torch.optim.AdamW, num_schedules=1, schedule=StepLR) -> TrainedState:
     """Of two tensors, which the groups name by their numbers."""
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
     tensors = list(model.parameters())
     optimizer = kind([{"params": [tensors[number] for number in group]} for group in groups], 0.1)
-    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for _ in range(num_schedules)]
+    schedules = [schedule(optimizer, 2) for _ in range(num_schedules)]
     return TrainedState(model, optimizer, OverlayOptions(), schedules=schedules)
 
 
@@ -193,7 +194,8 @@ def way_of_training(*groups, kind=torch.optim.AdamW, num_schedules=1) -> Trained
         (way_of_training([0, 1], kind=torch.optim.Adam), "optimizer", "is Adam, and the others train with AdamW"),
         (way_of_training([0], [1]), "optimizer", "parameter 'bias' is in group 1 here and in group 0 with the others"),
         (way_of_training([0]), "optimizer", "parameter 'bias' is in no group here and in group 0 with the others"),
-        (way_of_training([0, 1], num_schedules=0), "schedules", "are 0 here and 1 with the others"),
+        (way_of_training([0, 1], schedule=CosineAnnealingLR), "schedules", "are CosineAnnealingLR here and StepLR with the others"),
+        (way_of_training([0, 1], num_schedules=0), "schedules", "are none here and StepLR with the others"),
     ],
 )
 def test_another_way_of_training_is_refused(joiner, field, why):

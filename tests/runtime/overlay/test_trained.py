@@ -1,5 +1,6 @@
 """What is reduced of a replica, and what it becomes with the mean of all."""
 
+import copy
 import random
 from collections.abc import Sequence
 
@@ -16,18 +17,56 @@ def test_gradients_are_weighted_and_missing_ones_are_zero():
     state = trained(0, "sgd", averages_buffers=False)
     state.model[3].bias.grad = torch.full((16,), 3.0)
     vector = state.gathered(2.0)
-    assert vector.sum() == 16 * 6.0
-    assert sorted(set(vector.tolist())) == [0.0, 6.0]
+    gradients, had_one = np.split(vector, [-len(list(state.model.parameters()))])
+    assert gradients.sum() == 16 * 6.0
+    assert sorted(set(gradients.tolist())) == [0.0, 6.0]
+    assert sorted(had_one.tolist()) == [0.0] * (had_one.size - 1) + [2.0]
 
 
 def test_buffers_are_averaged_and_counters_stay_whole():
     state = trained(0, "sgd")
     state.model(torch.randn(8, 2, 6))
     vector = state.gathered(1.0)
-    vector[-1] = 1.75
+    vector[-1 - len(list(state.model.parameters()))] = 1.75
     state.apply(vector)
     assert state.model[1].num_batches_tracked.item() == 2
     assert state.model[1].num_batches_tracked.dtype == torch.int64
+
+
+class Halves(nn.Module):
+    """Of two layers a pass goes through those that are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.halves = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+
+    def forward(self, values: torch.Tensor, *asked: int) -> torch.Tensor:
+        return sum((self.halves[number](values) for number in asked), torch.zeros(()))
+
+
+def halves() -> TrainedState:
+    model = Halves()
+    decaying = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    return TrainedState(model, decaying, OverlayOptions(averages_buffers=False))
+
+
+def test_what_had_a_gradient_nowhere_is_not_updated_and_what_had_one_somewhere_is_everywhere():
+    first, second, values = halves(), halves(), torch.ones(3, 2)
+    before = copy.deepcopy(first.model.halves[1].state_dict())
+    for state in (first, second):
+        state.model(values, 0).sum().backward()
+    reduced([first, second], [1.0, 1.0])
+    assert all(torch.equal(value, before[name]) for name, value in first.model.halves[1].state_dict().items())
+    first.model.halves[0].requires_grad_(False)
+    frozen = copy.deepcopy(first.model.halves[0].state_dict())
+    second.model.halves[0].requires_grad_(False)
+    first.model(values, 0, 1).sum().backward()
+    second.model(values)
+    reduced([first, second], [1.0, 1.0])
+    assert all(torch.equal(value, frozen[name]) for name, value in first.model.halves[0].state_dict().items())
+    assert not torch.equal(first.model.halves[1].weight, before["weight"])
+    assert first.digest() == second.digest()
 
 
 class Buffered(nn.Module):
