@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.core.logs import get_logger
-from kintsugi.runtime.given import gradient_limit
+from kintsugi.runtime.given import function, gradient_limit
 from kintsugi.runtime.optimizer_state import load_exactly
 from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
@@ -68,17 +68,26 @@ class SynchronizedOptimizer(WrappingOptimizer):
 
         Raises:
             CommunicationError: a worker is gone.
-            InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
-                none, the optimizer's step needs a closure, or it has parameters of several types, in other groups than the others',
-                or trains others of them.
+            InvalidInputError: an argument is of another kind, strategies have the same name, the policy may choose one that is not
+                given, a count or a limit is none, the optimizer's step needs a closure, or it has parameters of several types, in
+                other groups than the others', or trains others of them.
         """
+        checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+        if isinstance(optimizer, WrappingOptimizer):
+            message = "wraps another optimizer already; give that one"
+            raise InvalidInputError(message, field="optimizer", value=type(optimizer).__name__)
         candidates = _strategies(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
         gradient_limit(max_grad_norm)
         for name, value in (("num_backwards", num_backwards), ("bucket_bytes", bucket_bytes), ("round_steps", round_steps)):
             checks.count(name, value)
-        for name in policy.strategies if policy is not None else ():
-            self._known(name)
+        for name, called in (("on_switch", on_switch), ("learning_rate", learning_rate)):
+            if called is not None:
+                function(name, called)
+        if policy is not None:
+            checks.instance("policy", policy, Policy, hint="such as ThroughputPolicy()")
+            for name in policy.strategies:
+                self._known(name)
         super().__init__(optimizer)
         self._strategy = candidates[0]
         self._policy, self._on_switch, self._round_steps = policy, on_switch, round_steps
@@ -90,6 +99,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
             bucket_bytes=bucket_bytes,
             num_backwards=num_backwards,
         )
+        _require_transport(transport)
         self._rounds: Rounds | None = None
         self._is_new = True
         self._step_begun: int | None = None
@@ -356,6 +366,12 @@ def _require_same_groups(optimizer: torch.optim.Optimizer, arrived: Mapping[str,
     if own != theirs:
         message = f"has parameter groups of {own} tensors here and of {theirs} with the others; give all workers the same groups"
         raise InvalidInputError(message, field="optimizer", value=own)
+
+
+def _require_transport(transport: Transport) -> None:
+    if isinstance(transport, type) or not hasattr(transport, "begin_sum"):
+        message = "must reach the other workers, such as PeerTransport.of_process_group()"
+        raise InvalidInputError(message, field="transport", value=repr(transport)[:200])
 
 
 def _strategies(given: Strategy | Sequence[Strategy]) -> list[Strategy]:

@@ -82,6 +82,7 @@ class WorkerCountPolicy(Policy):
             InvalidInputError: none is, or a number is no whole one above 0.
         """
         super().__init__()
+        checks.instance("strategies", strategies, Mapping, hint='such as {1: "synchronous_sgd", 8: "pairwise_averaging"}')
         for count in strategies:
             checks.count("strategies", count)
         if 1 not in strategies:
@@ -112,6 +113,9 @@ class SchedulePolicy(Policy):
             InvalidInputError: not ascending, or no whole numbers.
         """
         super().__init__()
+        if not isinstance(strategies, Sequence) or not all(isinstance(one, Sequence) and len(one) == 2 for one in strategies):
+            message = 'must be pairs of a step and a strategy, such as [(0, "synchronous_sgd"), (100, "pairwise_averaging")]'
+            raise InvalidInputError(message, field="strategies", value=repr(strategies)[:200])
         for step, _ in strategies:
             checks.whole("strategies", step)
         steps = [step for step, _ in strategies]

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import ClassVar
 
+from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.runtime import endings
 from kintsugi.runtime.synchronization.caching import ModelCache
@@ -85,7 +86,8 @@ class ModelAveraging(Strategy):
         Raises:
             InvalidInputError: the ratio is outside.
         """
-        if not 0.0 < pull_ratio <= 1.0:
+        checks.positive("pull_ratio", pull_ratio)
+        if pull_ratio > 1.0:
             raise InvalidInputError("must be above 0 and at most 1", field="pull_ratio", value=pull_ratio)
         self._pull_ratio, self._matches_synchronous = pull_ratio, matches_synchronous
         self._summing: Summing | None = None

@@ -9,12 +9,14 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.synchronization import (
     ModelAveraging,
     PairwiseAveraging,
+    PeerTransport,
     SchedulePolicy,
     SynchronizedOptimizer,
     SynchronousSGD,
     ThroughputPolicy,
     WorkerCountPolicy,
 )
+from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer
 from tests.core.refusals import refuses
 from tests.runtime.synchronization.workers import crew, flat, model_of, train_step
 
@@ -34,9 +36,13 @@ def made(**options) -> SynchronizedOptimizer:
         ("bucket_bytes", 0),
         ("round_steps", 0),
         ("round_steps", 1.5),
+        ("learning_rate", 0.1),
+        ("on_switch", 3),
+        ("policy", "throughput"),
+        ("policy", ThroughputPolicy),
     ],
 )
-def test_counts_and_limits_that_are_none_are_refused(field, value):
+def test_what_no_training_comes_of_is_refused(field, value):
     with refuses(field):
         made(**{field: value})
 
@@ -46,6 +52,21 @@ def test_what_is_no_strategy_is_refused(strategy):
     inner = torch.optim.SGD(model_of().parameters(), lr=0.1)
     with refuses("strategy", fragment="must be a strategy, such as SynchronousSGD()"):
         SynchronizedOptimizer(inner, strategy, None)
+
+
+@pytest.mark.parametrize("transport", [None, PeerTransport, PeerTransport.of_process_group])
+def test_what_reaches_nobody_is_no_transport(transport):
+    inner = torch.optim.SGD(model_of().parameters(), lr=0.1)
+    with refuses("transport", fragment="such as PeerTransport.of_process_group()"):
+        SynchronizedOptimizer(inner, SynchronousSGD(), transport)
+
+
+def test_what_is_no_optimizer_or_wraps_one_already_is_refused():
+    with refuses("optimizer", fragment="must be of Optimizer"):
+        SynchronizedOptimizer(model_of(), SynchronousSGD(), None)
+    within = WrappingOptimizer(torch.optim.SGD(model_of().parameters(), lr=0.1))
+    with refuses("optimizer", fragment="wraps another optimizer already"):
+        SynchronizedOptimizer(within, SynchronousSGD(), None)
 
 
 def test_an_optimizer_that_computes_the_loss_itself_is_refused():
@@ -62,7 +83,12 @@ def test_an_optimizer_that_computes_the_loss_itself_is_refused():
         (lambda: ThroughputPolicy(leave_below_ratio="0.4"), "leave_below_ratio"),
         (lambda: ThroughputPolicy(return_above_ratio=math.nan), "return_above_ratio"),
         (lambda: WorkerCountPolicy({1: "synchronous_sgd", 0.5: "pairwise_averaging"}), "strategies"),
+        (lambda: WorkerCountPolicy([1, 2]), "strategies"),
         (lambda: SchedulePolicy([("10", "pairwise_averaging")]), "strategies"),
+        (lambda: SchedulePolicy({0: "pairwise_averaging"}), "strategies"),
+        (lambda: SchedulePolicy([0, 5]), "strategies"),
+        (lambda: ModelAveraging("x"), "pull_ratio"),
+        (lambda: ModelAveraging(1.5), "pull_ratio"),
     ],
 )
 def test_what_a_policy_goes_by_is_checked_when_it_is_made(make, field):
