@@ -115,8 +115,7 @@ class TrainedState:
                     piece.copy_(_as_real(parameter.grad.detach().resolve_conj()).reshape(-1))
             for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(own), strict=True):
                 piece.copy_((self._wide(_as_real(buffer)) - self._base(agreed)).reshape(-1))
-            for number, parameter in enumerate(self._trained):
-                self._presence(own)[number] = float(parameter.grad is not None)
+            self._presence(own).copy_(torch.tensor([parameter.grad is not None for parameter in self._trained]))
             if weight != 1.0:
                 own.mul_(weight)
         return vector
