@@ -213,6 +213,7 @@ def test_a_link_that_comes_and_goes_while_a_worker_begins_is_connected_anew(monk
         start(own)
         assert eventually(lambda: own.get("a"), bool)
         others = crew.members["a"].coordinator.links
+        assert eventually(lambda: others.get("d"), bool)  # who is called has the link a moment later
         others.disconnect(others.get("d"))
         assert own.await_none(120.0)
 
