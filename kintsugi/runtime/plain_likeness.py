@@ -65,10 +65,11 @@ def sum_together(step: int, loss: float, advised: int) -> tuple[float, int]:
     own = torch.tensor([step, loss, advised], dtype=torch.float64)
     everybody = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(everybody, own)
-    at, losses, intervals = torch.stack(everybody).unbind(1)
-    for rank, other in enumerate(at.int().tolist()):
+    steps, losses, intervals = torch.stack(everybody).unbind(1)
+    at = steps.long().tolist()
+    for rank, other in enumerate(at):
         if other != at[0]:
-            apart = f"{_place(rank, other)}, and {_place(0, int(at[0]))}"
+            apart = f"{_place(rank, other)}, and {_place(0, at[0])}"
             message = f"{apart}: all ranks train the same steps, and close their runs after them"
             raise InvalidInputError(message, field="step", value=str(step))
     return float(losses.sum()), int(intervals.sum())

@@ -124,7 +124,7 @@ def _warn_of_other_settings(saved: list[dict[str, Any]], own: list[dict[str, Any
         begins = {"lr"} if "initial_lr" in was and "initial_lr" in now else set()
         scheduled = {"momentum", "betas"} if "max_momentum" in was or "base_momentum" in was else set()
         for name in sorted((was.keys() & now.keys()) - {"params"} - begins - scheduled):
-            if not _is_same(was[name], now[name]):
+            if _told(was[name]) != _told(now[name]):
                 get_logger("kintsugi.runtime").warning(
                     "a setting of the optimizer is the checkpoint's, and not the script's; change it after restore",
                     group=index,
@@ -132,10 +132,6 @@ def _warn_of_other_settings(saved: list[dict[str, Any]], own: list[dict[str, Any
                     checkpoint=_told(was[name]),
                     script=_told(now[name]),
                 )
-
-
-def _is_same(was: Any, now: Any) -> bool:
-    return bool(_told(was) == _told(now))
 
 
 def _told(value: Any) -> Any:
