@@ -99,16 +99,16 @@ def _of_optimizer(job: TrainingJob, shapes: Mapping[str, tuple[int, ...]]) -> Tr
 
 def group_told(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str:
     """An optimizer's class and the hyperparameters of one of its groups, in words."""
-    values = ", ".join(f"{name}={_plain(value)}" for name, value in sorted(group.items()) if name not in _OF_DEVICES)
+    values = ", ".join(f"{name}={worded(value)}" for name, value in sorted(group.items()) if name not in _OF_DEVICES)
     return sys.intern(f"{type(optimizer).__name__}({values})")  # told once for all its parameters
 
 
-def _plain(value: object) -> str:
-    """A hyperparameter in words that are the same in every process."""
+def worded(value: object) -> str:
+    """A hyperparameter in words that are the same in every process; of tensors of several numbers their form."""
     if isinstance(value, Tensor):
-        return _plain(value.tolist())
+        return worded(value.item()) if value.numel() == 1 else f"{type_name(value.dtype)} of shape {tuple(value.shape)}"
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_plain, value))})"
+        return f"({', '.join(map(worded, value))})"
     return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else type(value).__name__
 
 

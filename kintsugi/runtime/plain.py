@@ -17,16 +17,18 @@ import os
 import signal
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -39,12 +41,14 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from kintsugi.runtime.plain_likeness import CLOSED, require_alike, run_traits, sum_together, training_traits
+from kintsugi.runtime.plain_likeness import CLOSED, require_alike, require_none_failed, run_traits, sum_together, training_traits
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.torchrun.restarts import warn_of_kept_store
+
+T = TypeVar("T")
 
 _ATTEMPT = 1
 _STATE = "state"
@@ -111,7 +115,7 @@ class PlainRun:
         """From the writer's thread."""
         self._step_seconds: list[float] = []
         self._lock = RunLock(self._folder)
-        self._take_folder()
+        self._by_rank_0(self._take_folder)
         self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
@@ -132,25 +136,24 @@ class PlainRun:
                 trained in it than the job is to have, or the model, the scheduler or the optimizer keeps what cannot be written,
                 or is not what the checkpoint is of.
         """
-        self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
-        self._entries()  # what cannot be written is refused before anything is trained
-        require_alike(training_traits(model, optimizer, scheduler))
-        shapes = {name: [*value.shape] for name, value in tensors_of(model).items()}
-        about = {f"shape of {name}": str(shape) for name, shape in shapes.items()}
-        about |= {**self._geometry.told, "seed": str(self._geometry.seed)}
-        self._digest = _digest(shapes, self._geometry)  # as the model begins: modules may keep more of extra state with time
-        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest, keep=self._options.keep, about=about)
-        if self.rank == 0:
-            self._store.clear()
-        found = self._agreed(self._store.newest() if self.rank == 0 else None)
-        if found is not None:
-            require_steps_left(found.step, self.num_steps, self._folder)
-            self._load(found)
-        start = self._sampler.step_of(found.manifest.sampler) if found is not None else 0
-        source = Source.START if found is None else Source.CHECKPOINT
-        self._first, self._began = start, time.monotonic()
-        self._journal.resume(_ATTEMPT, step=start, source=source, world_size=self.world_size)
-        return start
+        with self._together():
+            self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
+            self._entries()  # what cannot be written is refused before anything is trained
+            require_alike(training_traits(model, optimizer, scheduler))
+            shapes = {name: [*value.shape] for name, value in tensors_of(model).items()}
+            about = {f"shape of {name}": str(shape) for name, shape in shapes.items()}
+            about |= {**self._geometry.told, "seed": str(self._geometry.seed)}
+            self._digest = _digest(shapes, self._geometry)  # as the model begins: modules may keep more of extra state with time
+            self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest, keep=self._options.keep, about=about)
+            found = self._by_rank_0(self._newest)
+            if found is not None:
+                require_steps_left(found.step, self.num_steps, self._folder)
+                self._load(found)
+            start = self._sampler.step_of(found.manifest.sampler) if found is not None else 0
+            source = Source.START if found is None else Source.CHECKPOINT
+            self._first, self._began = start, time.monotonic()
+            self._journal.resume(_ATTEMPT, step=start, source=source, world_size=self.world_size)
+            return start
 
     def samples(self, step: int) -> tuple[int, ...]:
         """This rank's part of the step's samples, which are written down. Shape [global batch / world size]."""
@@ -173,18 +176,19 @@ class PlainRun:
         Raises:
             InvalidInputError: another rank commits another step, or has closed its run; on every rank.
         """
-        self._step_seconds.append(time.monotonic() - self._began)
-        self._look()
-        advised = self._costs.every_steps or 0  # rank 0 alone knows; the others add nothing
-        total, advised = self._sum(step, float(torch.as_tensor(loss).detach()), advised)
-        mean = total / self.world_size
-        if self._options.every_steps is None:
-            self._cadence.every = advised or None
-        self._journal.committed(_ATTEMPT, step, mean)
-        if self._cadence.asks(step, is_first=step == self._first, is_last=step + 1 == self.num_steps):
-            self._take(step + 1)
-        self._began = time.monotonic()
-        return mean
+        with self._together():
+            self._step_seconds.append(time.monotonic() - self._began)
+            self._look()
+            advised = self._costs.every_steps or 0  # rank 0 alone knows; the others add nothing
+            total, advised = sum_together(step, float(torch.as_tensor(loss).detach()), advised)
+            mean = total / self.world_size
+            if self._options.every_steps is None:
+                self._cadence.every = advised or None
+            self._journal.committed(_ATTEMPT, step, mean)
+            if self._cadence.asks(step, is_first=step == self._first, is_last=step + 1 == self.num_steps):
+                self._take(step + 1)
+            self._began = time.monotonic()
+            return mean
 
     def close(self) -> None:
         """Wait until everything is written, or the disk hangs. All ranks call it; what they do after the first time is nothing.
@@ -200,16 +204,17 @@ class PlainRun:
         self._look()
         try:
             if not self._is_apart:
-                self._sum(CLOSED)
+                sum_together(CLOSED, 0.0, 0)
         finally:
             self._journal.close()
             self._lock.release()
 
-    def _sum(self, step: int, loss: float = 0.0, advised: int = 0) -> tuple[float, int]:
-        """Over all ranks; once these are at different steps, none waits for another one any more."""
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What all ranks do; one that fails in it, alone or as the others, waits for them no more: they are elsewhere."""
         try:
-            return sum_together(step, loss, advised)
-        except InvalidInputError:
+            yield
+        except BaseException:
             self._is_apart = True
             raise
 
@@ -238,6 +243,15 @@ class PlainRun:
         return entries_of(self._model, self._optimizer, self._scheduler)
 
     def _load(self, found: Checkpoint) -> None:
+        """All ranks, or none of them."""
+        failure = None
+        try:
+            self._read(found)
+        except Exception as error:
+            failure = error
+        require_none_failed(failure)
+
+    def _read(self, found: Checkpoint) -> None:
         load(read_part(found.folder, _STATE), self._model, self._optimizer, self._scheduler, warns=self.rank == 0)
         own = worker_part(f"rank{self.rank}")
         if (found.folder / own).is_dir():
@@ -270,16 +284,26 @@ class PlainRun:
         self._new_records.put(record)
 
     def _take_folder(self) -> None:
-        """Rank 0 holds it for this life; where it cannot, all ranks are refused."""
-        refusal = None
+        """Rank 0 holds it for this life."""
+        make_run_folder(self._folder, "run")
+        self._lock.take()
+
+    def _newest(self) -> Checkpoint | None:
+        self._store.clear()
+        return self._store.newest()
+
+    def _by_rank_0(self, work: Callable[[], T]) -> T:
+        """What comes of work that rank 0 does for all; where it is refused, all ranks are."""
+        found = refusal = None
         if self.rank == 0:
             try:
-                make_run_folder(self._folder, "run")
-                self._lock.take()
+                found = work()
             except KintsugiError as error:
                 refusal = error
-        if (refusal := self._agreed(refusal)) is not None:
-            raise refusal
+        agreed: tuple[T, KintsugiError | None] = self._agreed((found, refusal))
+        if agreed[1] is not None:
+            raise agreed[1]
+        return agreed[0]
 
     def _agreed(self, value: Any) -> Any:
         """What rank 0 says."""

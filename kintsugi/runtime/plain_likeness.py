@@ -7,9 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.likeness import Traits, differences, group_told
+from kintsugi.runtime.synchronization.wrapping import within
 from restorer.packing import type_name
 
 CLOSED = -1
@@ -31,6 +32,24 @@ def require_alike(told: Traits) -> None:
             raise InvalidInputError(f"of rank {rank} is unlike that of rank 0: {found}; give all ranks the same", field="run")
 
 
+def require_none_failed(failure: Exception | None) -> None:
+    """Go on where no rank of the default group failed; all of them call it, each with its own failure.
+
+    Raises:
+        Exception: this rank's own.
+        CommunicationError: another rank's.
+    """
+    everybody = [failure and f"{type(failure).__name__}: {failure}"]
+    if dist.is_initialized():
+        everybody *= dist.get_world_size()
+        dist.all_gather_object(everybody, everybody[0])
+    if failure is not None:
+        raise failure
+    for rank, told in enumerate(everybody):
+        if told:
+            raise CommunicationError(f"rank {rank} could not go on: {told}", field="run")
+
+
 def run_traits(options: CheckpointOptions, **given: object) -> Traits:
     """What the ranks of a run were given."""
     return {name: str(value) for name, value in given.items()} | {
@@ -45,7 +64,10 @@ def training_traits(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
         for name, value in model.state_dict().items()
         if isinstance(value, Tensor)
     }
-    told |= {f"group {index} of the optimizer": group_told(optimizer, group) for index, group in enumerate(optimizer.param_groups)}
+    told |= {f"whether {name!r} is trained": str(value.requires_grad) for name, value in model.named_parameters()}
+    for index, group in enumerate(optimizer.param_groups):
+        size = len(group["params"])
+        told[f"group {index} of the optimizer"] = f"{group_told(within(optimizer), group)} of {size} parameters"
     return told | {"scheduler": type(scheduler).__name__}
 
 

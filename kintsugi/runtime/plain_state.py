@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.snapshots import Entries
+from kintsugi.runtime.likeness import worded
 from kintsugi.runtime.optimizer_state import are_alike, kind_of, load_exactly
 from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer, within
 from kintsugi.runtime.values import from_plain, to_plain
@@ -18,6 +19,7 @@ from restorer.packing import type_name
 _MODEL, _OPTIMIZER, _SCHEDULER, _GROUPS, _KIND = "model", "optimizer", "scheduler", "groups", "kind"
 _SCHEDULER_KIND = "scheduler_kind"
 _OF_ALL_SCHEDULERS = (torch.optim.lr_scheduler.LRScheduler, Protocol, Generic, object)
+_SCHEDULED = {"lr", "momentum", "betas"}
 _EXTRA = "extra_state"
 """What a module's `get_extra_state` gives beside tensors."""
 
@@ -72,18 +74,19 @@ def load(
     _require_same_groups(saved["param_groups"], optimizer.param_groups)
     _require_same_scheduler(entries, scheduler)
     if warns:
-        _warn_of_scheduler(entries, scheduler)
-        _warn_of_other_settings(saved["param_groups"], optimizer.param_groups)
+        _warn_of_other_settings(saved["param_groups"], optimizer.param_groups, is_scheduled=_SCHEDULER in entries)
+        if scheduler is None and _SCHEDULER in entries:
+            get_logger("kintsugi.runtime").warning("goes on without the checkpoint's scheduler: learning rates stay as they are")
     model.load_state_dict(state | (_read(_EXTRA, entries) if _EXTRA in entries else {}))
     load_exactly(optimizer, saved)
-    if scheduler is not None and _SCHEDULER in entries:
+    if scheduler is not None:
         scheduler.load_state_dict(_earlier_scheduler(entries, scheduler) if is_earlier else _read(_SCHEDULER, entries))
 
 
 def _require_same_numbers(saved: dict[str, Any], own: dict[str, Tensor]) -> None:
     for name, value in own.items():
         was = saved.get(name)
-        if was is not None and was.dtype != value.dtype:
+        if was is not None and was.dtype != value.dtype and was.is_floating_point() and value.is_floating_point():
             message = f"{name!r} is {type_name(value.dtype)}, and {type_name(was.dtype)} in the checkpoint: make it that"
             raise InvalidInputError(f"{message}, or take a new folder", field=_MODEL, value=name)
 
@@ -96,20 +99,16 @@ def _require_same_groups(saved: list[dict[str, Any]], own: list[dict[str, Any]])
 
 
 def _require_same_scheduler(entries: Entries, scheduler: Stateful | None) -> None:
-    """Earlier versions did not tell its kind."""
-    was = entries.get(_SCHEDULER_KIND)
-    if scheduler is not None and was is not None and not are_alike(was, _scheduler_kind(scheduler)):
-        own = type(scheduler).__name__
+    """Earlier versions did not tell its kind. What one sets in the optimizer as it is made, the checkpoint's settings undo."""
+    if scheduler is None:
+        return
+    own, was = type(scheduler).__name__, entries.get(_SCHEDULER_KIND)
+    if _SCHEDULER not in entries:
+        message = f"is {own}, and the checkpoint has none: leave it out, or take a new folder"
+        raise InvalidInputError(message, field=_SCHEDULER, value=own)
+    if was is not None and not are_alike(was, _scheduler_kind(scheduler)):
         message = f"is {own}, and the checkpoint is of {was.partition(' ')[0]}: take that, or a new folder"
         raise InvalidInputError(message, field=_SCHEDULER, value=own)
-
-
-def _warn_of_scheduler(entries: Entries, scheduler: Stateful | None) -> None:
-    log = get_logger("kintsugi.runtime")
-    if scheduler is None and _SCHEDULER in entries:
-        log.warning("goes on without the checkpoint's scheduler: learning rates stay as they are")
-    if scheduler is not None and _SCHEDULER not in entries:
-        log.warning("the checkpoint has no scheduler: this one begins at its first step", scheduler=type(scheduler).__name__)
 
 
 def _scheduler_kind(scheduler: Stateful) -> str:
@@ -118,26 +117,19 @@ def _scheduler_kind(scheduler: Stateful) -> str:
     return " ".join(kind.__name__ for kind in kinds if kind not in _OF_ALL_SCHEDULERS)
 
 
-def _warn_of_other_settings(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
-    """Schedulers change rates, and some momenta, which are compared as these were at the beginning."""
+def _warn_of_other_settings(saved: list[dict[str, Any]], own: list[dict[str, Any]], *, is_scheduled: bool) -> None:
+    """Schedulers change rates and momenta; most keep the rate of the beginning as well, which is compared."""
+    apart = {"params"} | (_SCHEDULED if is_scheduled else set())
     for index, (was, now) in enumerate(zip(saved, own, strict=True)):
-        begins = {"lr"} if "initial_lr" in was and "initial_lr" in now else set()
-        scheduled = {"momentum", "betas"} if "max_momentum" in was or "base_momentum" in was else set()
-        for name in sorted((was.keys() & now.keys()) - {"params"} - begins - scheduled):
-            if _told(was[name]) != _told(now[name]):
+        for name in sorted((was.keys() & now.keys()) - apart):
+            if worded(was[name]) != worded(now[name]):
                 get_logger("kintsugi.runtime").warning(
                     "a setting of the optimizer is the checkpoint's, and not the script's; change it after restore",
                     group=index,
                     setting=name,
-                    checkpoint=_told(was[name]),
-                    script=_told(now[name]),
+                    checkpoint=worded(was[name]),
+                    script=worded(now[name]),
                 )
-
-
-def _told(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _require_alike(was: str | None, now: str) -> None:

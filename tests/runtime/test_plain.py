@@ -201,11 +201,11 @@ def test_what_the_checkpoint_is_not_of_is_refused_before_anything_is_loaded(tmp_
         (lambda model, optimizer, _: (model, optimizer, None), [{}]),
         (
             lambda model, *_: (model, other := torch.optim.AdamW(model.parameters(), lr=0.2), halving(other)),
-            [{"group": 0, "setting": "initial_lr", "checkpoint": 0.05, "script": 0.2}],
+            [{"group": 0, "setting": "initial_lr", "checkpoint": "0.05", "script": "0.2"}],
         ),
         (
             lambda model, *_: (model, other := torch.optim.AdamW(model.parameters(), 0.05, weight_decay=0.5), halving(other)),
-            [{"group": 0, "setting": "weight_decay", "checkpoint": 0.01, "script": 0.5}],
+            [{"group": 0, "setting": "weight_decay", "checkpoint": "0.01", "script": "0.5"}],
         ),
         (lambda *own: own, []),
     ],
@@ -215,6 +215,48 @@ def test_settings_that_are_the_checkpoints_and_not_the_scripts_are_told(tmp_path
     with structlog.testing.capture_logs() as log:
         restored(tmp_path, change)
     assert [{key: value for key, value in one.items() if key not in ("event", "log_level")} for one in log] == told
+
+
+def settings_told(folder: Path, scheduler_of) -> list[str]:
+    """What a second life is told of, where a first one trained with such a scheduler and changed its rate."""
+    told = []
+    for stop in (5, 6):
+        model, _, _ = script()
+        optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1), momentum=0.9)
+        optimizer.param_groups[0]["memory"] = [torch.full((3,), float(stop)), torch.zeros(2)]
+        scheduler = scheduler_of(optimizer)
+        run = PlainRun(folder, num_samples=20, global_batch_size=6, num_steps=9, checkpoints=CheckpointOptions(every_steps=5))
+        with structlog.testing.capture_logs() as log:
+            first = run.restore(model, optimizer, scheduler)
+        told += [one["setting"] for one in log]
+        for step in range(first, stop):
+            run.samples(step)
+            optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
+            run.commit(step, 1.0)
+        run.close()
+    return told
+
+
+def test_what_a_scheduler_changes_and_memory_in_groups_are_no_settings(tmp_path):
+    assert settings_told(tmp_path / "plateau", torch.optim.lr_scheduler.ReduceLROnPlateau) == []
+    assert settings_told(tmp_path / "by hand", lambda _: None) == ["lr"]
+
+
+def test_a_scheduler_that_the_checkpoint_has_none_of_is_refused(tmp_path):
+    def bare(model, optimizer, _):
+        return model, torch.optim.AdamW(model.parameters(), lr=0.05), None
+
+    for change in (bare, lambda *own: own):
+        run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9, checkpoints=CheckpointOptions(every_steps=1))
+        try:
+            if change is bare:
+                run.samples(run.restore(*change(*script())))
+                run.commit(0, 1.0)
+            else:
+                with refuses("scheduler", "StepLR", "the checkpoint has none: leave it out"):
+                    run.restore(*change(*script()))
+        finally:
+            run.close()
 
 
 def test_the_optimizer_within_goes_on_and_no_other_kind():

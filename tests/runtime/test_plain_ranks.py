@@ -123,14 +123,22 @@ def test_the_example_is_struck_and_goes_on_with_fewer_ranks(tmp_path):
         assert torch.allclose(value, alone[name], rtol=1e-12, atol=1e-14), name
 
 
+def unreadable(*_: object) -> None:
+    raise OSError("cannot be read")
+
+
 def plain_rank(rank: int, port: int, folder: str, slip: str, told: Connection) -> None:
     """One of two ranks; the second makes a slip."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60))
     slips = {slip} if rank == 1 else set()
     given = {"seed": 7} if "seed" in slips else {}
     every = 3 if "every" in slips else 2
-    model = nn.Linear(2, 1).to(torch.float64 if "dtype" in slips else torch.float32)
-    optimizer = (torch.optim.SGD if "optimizer" in slips else torch.optim.AdamW)(model.parameters(), lr=0.1)
+    model = nn.Linear(3 if slip == "wide" else 2, 1).to(torch.float64 if "dtype" in slips else torch.float32)
+    model.bias.requires_grad_("frozen" not in slips)
+    parameters = [model.weight] if "groups" in slips else list(model.parameters())
+    optimizer = (torch.optim.SGD if "optimizer" in slips else torch.optim.AdamW)(parameters, lr=0.1)
+    if "unreadable" in slips:
+        model.register_load_state_dict_pre_hook(unreadable)
     run = None
     try:
         options = CheckpointOptions(every_steps=every)
@@ -141,6 +149,8 @@ def plain_rank(rank: int, port: int, folder: str, slip: str, told: Connection) -
         told.send(None)
     except KintsugiError as error:
         told.send((error.field, str(error)))
+    except OSError as error:
+        told.send(("none", str(error)))
     finally:
         try:
             if run is not None:
@@ -185,6 +195,8 @@ def told_by_two(folder: Path, slip: str) -> list[list[tuple[str, str] | None]]:
         ("every", "run", "checkpoints.every_steps is 3, not 2"),
         ("dtype", "run", "'weight' of the model is float64 of shape (1, 2), not float32 of shape (1, 2)"),
         ("optimizer", "run", "group 0 of the optimizer is SGD("),
+        ("groups", "run", "of 1 parameters, not AdamW("),
+        ("frozen", "run", "whether 'bias' is trained is False, not True"),
         ("step", "step", "rank 1 is at step 1, and rank 0 is at step 0"),
         ("early", "step", "rank 1 has closed its run, and rank 0 is at step 1"),
     ],
@@ -208,3 +220,19 @@ def test_all_ranks_hear_that_another_life_has_the_folder(tmp_path):
         told = told_by_two(tmp_path, "none")
     assert [[one[0] for one in heard] for heard in told] == [["run"], ["run"]]
     assert all("is in use by" in one[1] for (one,) in told)
+
+
+@pytest.mark.processes
+def test_a_checkpoint_that_one_rank_cannot_read_is_gone_on_from_by_none(tmp_path):
+    told_by_two(tmp_path, "none")
+    (others, *_), (own, *_) = told_by_two(tmp_path, "unreadable")
+    assert own == ("none", "cannot be read")
+    assert others == ("run", "run: rank 1 could not go on: OSError: cannot be read")
+
+
+@pytest.mark.processes
+def test_a_folder_of_another_job_is_refused_on_every_rank(tmp_path):
+    told_by_two(tmp_path, "none")
+    for (field, message), *_ in told_by_two(tmp_path, "wide"):
+        assert field == "run"
+        assert "another" in message

@@ -59,7 +59,8 @@ class Coordinator:
         port: at that address; 0 takes one that is free.
         advertised: `host:port` that the others call instead, where a relay or a translation of addresses lies between.
         schedules: learning-rate schedules, which step with the optimizer.
-        before_step: called before each optimizer step, when `.grad` holds the mean: to clip it, say. The same on all workers.
+        before_step: called before each optimizer step, when `.grad` holds the mean, or is None where no worker had a gradient: to
+            clip it, say. The same on all workers.
         key: shared by the job's workers; without it anybody who reaches the port may become a neighbour.
         token: for the scheduler; by default what `KINTSUGI_TOKEN` holds.
         standby: have this worker keep a copy of the scheduler's log, and go on in its place when a majority finds it dead.
