@@ -41,7 +41,7 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from kintsugi.runtime.plain_likeness import CLOSED, require_alike, require_none_failed, run_traits, sum_together, training_traits
+from kintsugi.runtime.plain_likeness import require_alike, require_none_failed, run_traits, sum_together, training_traits
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
@@ -174,7 +174,7 @@ class PlainRun:
             The mean loss over the global batch.
 
         Raises:
-            InvalidInputError: another rank commits another step, or has closed its run; on every rank.
+            InvalidInputError: another rank commits another step; on every rank.
         """
         with self._together():
             self._step_seconds.append(time.monotonic() - self._began)
@@ -191,11 +191,7 @@ class PlainRun:
             return mean
 
     def close(self) -> None:
-        """Wait until everything is written, or the disk hangs. All ranks call it; what they do after the first time is nothing.
-
-        Raises:
-            InvalidInputError: another rank trains on; on every rank.
-        """
+        """Wait until everything is written, or the disk hangs. All ranks call it; what they do after the first time is nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -204,7 +200,7 @@ class PlainRun:
         self._look()
         try:
             if not self._is_apart:
-                sum_together(CLOSED, 0.0, 0)
+                self._barrier()
         finally:
             self._journal.close()
             self._lock.release()
