@@ -41,7 +41,7 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from kintsugi.runtime.plain_likeness import require_alike, require_none_failed, run_traits, sum_together, training_traits
+from kintsugi.runtime.plain_likeness import from_all, require_alike, require_none_failed, run_traits, sum_together, training_traits
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
@@ -223,10 +223,7 @@ class PlainRun:
     def _take(self, step: int) -> None:
         """Have rank 0 write the state before `step`; the training waits as long as the strategy says, unless the disk hangs."""
         began = time.monotonic()
-        states: list[Any] = [random_entries()]
-        if dist.is_initialized():
-            states = [None] * self.world_size
-            dist.all_gather_object(states, random_entries())
+        states = from_all(random_entries())
         parts: dict[str, Entries] = {}  # of the other ranks: they bring their journals to the disk
         if self.rank == 0:
             parts = {worker_part(f"rank{rank}"): state for rank, state in enumerate(states)}

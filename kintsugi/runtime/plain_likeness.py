@@ -5,15 +5,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.likeness import Traits, differences, group_told
+from kintsugi.runtime.plain_state import tensors_of
 from kintsugi.runtime.synchronization.wrapping import within
 from restorer.packing import type_name
 
 _TURN = 1024
+
+
+def from_all(value: Any) -> list[Any]:
+    """What every rank of the default group gives, by rank; all of them call it."""
+    if not dist.is_initialized():
+        return [value]
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, value)
+    return everybody
 
 
 def require_alike(told: Traits) -> None:
@@ -22,10 +32,7 @@ def require_alike(told: Traits) -> None:
     Raises:
         InvalidInputError: one tells something else than rank 0; on every rank.
     """
-    if not dist.is_initialized():
-        return
-    everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, told)
+    everybody = from_all(told)
     for rank, theirs in enumerate(everybody):
         if found := differences(theirs, everybody[0]):
             raise InvalidInputError(f"of rank {rank} is unlike that of rank 0: {found}; give all ranks the same", field="run")
@@ -38,10 +45,7 @@ def require_none_failed(failure: Exception | None) -> None:
         Exception: this rank's own.
         CommunicationError: another rank's.
     """
-    everybody = [failure and f"{type(failure).__name__}: {failure}"]
-    if dist.is_initialized():
-        everybody *= dist.get_world_size()
-        dist.all_gather_object(everybody, everybody[0])
+    everybody = from_all(failure and f"{type(failure).__name__}: {failure}")
     if failure is not None:
         raise failure
     for rank, told in enumerate(everybody):
@@ -60,8 +64,7 @@ def training_traits(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
     """What a rank trains, and how, as far as it can be told."""
     told = {
         f"{name!r} of the model": f"{type_name(value.dtype)} of shape {tuple(value.shape)}"
-        for name, value in model.state_dict().items()
-        if isinstance(value, Tensor)
+        for name, value in tensors_of(model).items()
     }
     told |= {f"whether {name!r} is trained": str(value.requires_grad) for name, value in model.named_parameters()}
     for index, group in enumerate(optimizer.param_groups):
@@ -87,9 +90,7 @@ def sum_together(step: int, loss: float, advised: int) -> tuple[float, int]:
     told = torch.tensor([loss, advised, step, place, place * place], dtype=torch.float64)
     dist.all_reduce(told)
     total, intervals, steps, places, squares = told.tolist()
-    if (
-        squares * dist.get_world_size() != places * places
-    ):  # the mean of squares is the square of the mean where all are equal alone
+    if squares * dist.get_world_size() != places * places:  # only of equal numbers the square of the mean is the mean of squares
         mean = steps / dist.get_world_size()
         message = f"is {step} on rank {dist.get_rank()} and {mean:g} in the mean of all ranks: all commit the same steps"
         raise InvalidInputError(message, field="step", value=str(step))

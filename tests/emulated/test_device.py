@@ -132,14 +132,12 @@ def emulated(*command: str, patience_seconds: float = 300.0) -> subprocess.Compl
     with subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment(), **pipes) as process:
         try:
             said = process.communicate(timeout=patience_seconds)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)
-            pytest.fail(
-                f"not done after {patience_seconds:.0f} s, of which it says: {process.communicate(timeout=60)}", pytrace=False
-            )
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            output = process.communicate(timeout=60)
+            pytest.fail(f"not done after {patience_seconds:.0f} s, of which it says: {output}", pytrace=False)
     return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 
