@@ -35,6 +35,7 @@ from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob, made
 from kintsugi.runtime.options import AgentOptions, Governance, TransportKind, WorkerOptions
 from kintsugi.runtime.placement import placed, workers_per_device
+from kintsugi.runtime.profile_likeness import require_profile_of
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
@@ -123,7 +124,7 @@ def train(
     job = _job_of(make_job)
     require_device(job.device)
     if profile is not None:
-        require_layers(profile, job)
+        require_profile_of(job, profile)
     name, life = name or f"job-{uuid4().hex[:12]}", 1
     if service is not None:
         checked_address(service, "service")
@@ -226,22 +227,6 @@ def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:
     if job.learning_rate_factor is not None:
         finite_factor(job.learning_rate_factor(0), 0)
     return job
-
-
-def require_layers(profile: Profile, job: TrainingJob) -> None:
-    """Require a profile of as many layers as the job has; a warning says so where they are called otherwise.
-
-    Raises:
-        InvalidInputError: it is of another model.
-    """
-    if profile.num_layers != len(job.layers):
-        message = f"has {profile.num_layers} layers where the job has {len(job.layers)}; leave it out to have the job measured"
-        raise InvalidInputError(message, field="profile", value=profile.name)
-    for measured, layer in zip(profile.layers, job.layers, strict=True):
-        if measured.name != layer.name:
-            told = "the profile may be of another model, and plans no good then; leave it out to have the job measured"
-            get_logger("kintsugi.runtime").warning(told, profile=profile.name, its_layer=measured.name, layer=layer.name)
-            return
 
 
 def _options(

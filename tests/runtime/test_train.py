@@ -5,7 +5,6 @@ import sys
 from dataclasses import fields, replace
 
 import pytest
-from structlog.testing import capture_logs
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
@@ -16,7 +15,7 @@ from kintsugi.runtime import train as training
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
-from kintsugi.runtime.train import require_layers, train
+from kintsugi.runtime.train import train
 from planner.replan import replan
 from tests.builders import snapshot_of
 from tests.core.refusals import refuses
@@ -222,22 +221,6 @@ def test_a_policy_that_would_end_the_job_at_its_first_loss_is_refused(policy, to
 def test_a_service_has_an_address():
     with refuses("service", "nonsense", "http://"):
         train(tiny_gpt, workers=4, dp=2, pp=2, service="nonsense")
-
-
-@pytest.mark.parametrize("num_blocks", [5, 7])
-def test_a_profile_of_another_model_is_refused(num_blocks):
-    other = profile_for(tiny_gpt(num_blocks=num_blocks))
-    with refuses("profile", other.name, f"has {num_blocks + 2} layers where the job has 8; leave it out"):
-        train(tiny_gpt, workers=4, profile=other)
-
-
-def test_a_profile_that_calls_layers_otherwise_is_warned_of():
-    own, job = profile_for(tiny_gpt()), tiny_gpt()
-    other = replace(own, layers=(*own.layers[:2], replace(own.layers[2], name="conv"), *own.layers[3:]))
-    with capture_logs() as logs:
-        require_layers(own, job)
-        require_layers(other, job)
-    assert [(log["log_level"], log["its_layer"], log["layer"]) for log in logs] == [("warning", "conv", job.layers[2].name)]
 
 
 @pytest.mark.parametrize(("degrees", "field"), [({"dp": 20, "pp": 1}, "dp"), ({"dp": 1, "pp": 20}, "pp")])
