@@ -59,7 +59,15 @@ def _alone() -> Iterator[None]:
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             yield
     except CheckpointException as error:  # no Exception, so that nobody would catch it
-        raise OSError("; ".join(str(failure[0]) for failure in error.failures.values())) from error
+        raise OSError("; ".join(str(_origin(failure[0])) for failure in error.failures.values())) from error
+
+
+def _origin(failure: BaseException) -> BaseException:
+    """What the disk said; after that torch's archive often fails to be closed, and tells of offsets alone."""
+    origin: BaseException | None = failure
+    while origin is not None and not isinstance(origin, OSError):
+        origin = origin.__cause__ or origin.__context__
+    return origin or failure
 
 
 def layer_part(layer: int) -> str:

@@ -1,6 +1,5 @@
 """When and how checkpoints are written, as a caller says it."""
 
-import resource
 from dataclasses import replace
 
 import pytest
@@ -13,6 +12,7 @@ from kintsugi.runtime.disk import disk_rates
 from kintsugi.runtime.messages import PartFailed
 from kintsugi.runtime.models import TrainingJob
 from tests.core.refusals import refuses
+from tests.full_disk import room_for
 from tests.runtime.jobs import odd_job
 
 
@@ -54,13 +54,8 @@ def test_a_checkpoint_that_is_given_up_is_told_of_once(tmp_path):
 
 
 def test_a_full_disk_does_not_keep_a_job_from_going_on(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        with capture_logs() as logs:
-            rates = disk_rates(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with room_for(0), capture_logs() as logs:
+        rates = disk_rates(tmp_path)
     assert min(rates.read_bytes_per_second, rates.write_bytes_per_second) > 0
     assert [(log["folder"], "guessed" in log["event"]) for log in logs] == [(str(tmp_path), True)]
 

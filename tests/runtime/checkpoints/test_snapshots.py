@@ -28,6 +28,7 @@ from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.workers.state import ModelState
 from tests.builders import grid_plan
+from tests.full_disk import room_for
 from tests.runtime.jobs import odd_job, tiny_gpt
 
 KINDS = (StateKind.PARAMETER, StateKind.OPTIMIZER, StateKind.BUFFER)
@@ -250,6 +251,12 @@ def test_copies_from_devices_lie_in_pinned_memory(monkeypatch):
     copied = SnapshotPool().copy({"layer": values})["layer"]
     assert {name: pinned[value.data_ptr()] for name, value in copied.items()} == {"host": False, "device": True}
     assert {name: value.tolist() for name, value in copied.items()} == {"host": [1.0] * 3, "device": [2.0] * 3}
+
+
+@pytest.mark.parametrize("num_bytes", [0, 600, 2_000, 70_000])
+def test_a_part_that_does_not_fit_on_the_disk_fails_in_the_disks_words(tmp_path, num_bytes):
+    with room_for(num_bytes), pytest.raises(OSError, match="File too large"):
+        write_part(tmp_path, "part", {"value": torch.ones(100_000)})
 
 
 def test_nothing_warns(tmp_path):

@@ -1,13 +1,11 @@
 """The copy of a scheduler's log: where it ends it goes on, on a full disk, too."""
 
-import resource
-from contextlib import contextmanager
-
 import pytest
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayLog
 from kintsugi.runtime.overlay.standby import LogCopy
+from tests.full_disk import room_for
 from tests.planner.overlay.world import mesh
 
 
@@ -31,17 +29,6 @@ def test_the_copy_of_a_log_goes_on_where_it_ended(tmp_path):
     path.write_text("nothing\n")
     with pytest.raises(InvalidInputError):
         LogCopy(path)
-
-
-@contextmanager
-def room_for(num_bytes: int):
-    """No file may be longer, as on a disk that is full then."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_does_not_fit_on_the_disk_is_copied_once_there_is_room(tmp_path):
