@@ -1,9 +1,11 @@
 """`kintsugi supervise`: start a job again from its latest checkpoint until it ends well."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
 from api.texts import escaped
 from kintsugi.cli import INFEASIBLE, INTERRUPTED
@@ -15,7 +17,22 @@ from kintsugi.runtime.supervising.supervisor import Supervisor
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command("supervise", help="Start a job again from its latest checkpoint until it ends well.")(supervise)
+    app.command("supervise", cls=_Forwarding, help="Start a job again from its latest checkpoint until it ends well.")(supervise)
+
+
+class _Forwarding(TyperCommand):
+    """Tells where the command that is to run begins, for its options are its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does."""
+        is_told = "--" in args
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            if not is_told:
+                said = f"{error.message.rstrip('.')}. " if error.message else ""
+                error.message = f"{said}Put -- before the command, as in: {ctx.command_path} RUN -- COMMAND"
+            raise
 
 
 def supervise(

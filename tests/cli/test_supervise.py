@@ -36,6 +36,19 @@ def test_a_command_that_cannot_be_started_does_not_steer_the_terminal(tmp_path, 
     assert "\x1b" not in told
 
 
+@pytest.mark.parametrize("command", [("sh", "-c", "true"), ()])
+def test_who_does_not_say_where_the_command_begins_is_told_how(tmp_path, capsys, command):
+    assert run(tmp_path, *command) == 2
+    assert "Put -- before the command, as in: kintsugi supervise RUN -- COMMAND" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_wrong_option_of_its_own_is_no_matter_of_where_the_command_begins(tmp_path, capsys):
+    assert run(tmp_path, "--max-restart", 3, "--", "true") == 2
+    told = capsys.readouterr().err
+    assert "--max-restart" in told
+    assert "Put -- before" not in told
+
+
 def test_the_standard_output_is_the_commands_own(tmp_path, capfd):
     assert run(tmp_path, "--", sys.executable, "-c", "print('from the job')") == 0
     told = capfd.readouterr()
