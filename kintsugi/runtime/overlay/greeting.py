@@ -10,13 +10,13 @@ import json
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, ForbiddenError
 from kintsugi.runtime.overlay.deadline import Deadline
-from kintsugi.runtime.overlay.link import Peer
+from kintsugi.runtime.overlay.link import Limits, Peer
 from kintsugi.runtime.overlay.messages import Channel, Message, hold_to, read, write
 
 _HELLO, _WELCOME, _REFUSED, _PROOF = "hello", "welcome", "refused", "proof"
@@ -63,7 +63,7 @@ def dial(address: str, timeout_seconds: float) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout_seconds)
 
 
-def greet(connection: socket.socket, own: Identity, worker: str, *, number: int, generation: int) -> Peer:
+def greet(connection: socket.socket, own: Identity, worker: str, *, number: int, generation: int, limits: Limits) -> Peer:
     """Greet `worker`, whom this end has called.
 
     Args:
@@ -72,6 +72,7 @@ def greet(connection: socket.socket, own: Identity, worker: str, *, number: int,
         worker: who is expected to answer.
         number: of the connection, as far as this end has counted.
         generation: the newest overlay that this end knows.
+        limits: of this end, that the other one is to keep to.
 
     Raises:
         ForbiddenError: it refused, or does not know the job's key.
@@ -79,20 +80,22 @@ def greet(connection: socket.socket, own: Identity, worker: str, *, number: int,
         OSError: the connection is broken or silent.
     """
     talk, mine = _Talk(connection), secrets.token_hex(16)
-    talk.say(_HELLO, **_hello(own, worker, number=number, generation=generation, nonce=mine))
+    talk.say(_HELLO, **_hello(own, worker, number=number, generation=generation, nonce=mine), **asdict(limits))
     answer = talk.hear()
     if answer.kind != _WELCOME:
         raise ForbiddenError(f"refused: {_text(answer, 'why')}", field="worker", value=worker)
     incarnation, agreed = _number(answer, "incarnation"), _number(answer, "number")
+    theirs = _limits(answer)
     meeting = Meeting(own.job, own.worker, worker, (mine, _text(answer, "nonce")))
     _require_proof(answer, meeting, own.key, worker)
     talk.say(_PROOF, proof=meeting.proof(own.key, _PROOF))
-    return Peer(worker=worker, incarnation=incarnation, number=agreed, generation=generation)
+    return Peer(worker=worker, incarnation=incarnation, number=agreed, generation=generation, limits=theirs)
 
 
-def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str], int]) -> Peer:
-    """Answer somebody who called; `number_of` tells how many connections with a worker there were.
+def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str], int], *, limits: Limits) -> Peer:
+    """Answer somebody who called.
 
+    `number_of` tells how many connections with a worker there were; `limits` are of this end, that the other one is to keep to.
     The timeout of the connection is for all of the greeting.
 
     Raises:
@@ -108,15 +111,15 @@ def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str],
         raise ForbiddenError(why, field="link")
     worker, mine = _text(hello, "worker"), secrets.token_hex(16)
     incarnation, generation = _number(hello, "incarnation"), _number(hello, "generation")
-    number = max(_number(hello, "number"), number_of(worker) + 1)
+    number, theirs = max(_number(hello, "number"), number_of(worker) + 1), _limits(hello)
     meeting = Meeting(own.job, worker, own.worker, (_text(hello, "nonce"), mine))
     proof = meeting.proof(own.key, _WELCOME)
-    talk.say(_WELCOME, incarnation=own.incarnation, number=number, nonce=mine, proof=proof)
+    talk.say(_WELCOME, incarnation=own.incarnation, number=number, nonce=mine, proof=proof, **asdict(limits))
     answer = talk.hear()
     if answer.kind != _PROOF:
         raise ForbiddenError("did not prove that it knows the job's key", field="worker", value=worker)
     _require_proof(answer, meeting, own.key, worker)
-    return Peer(worker=worker, incarnation=incarnation, number=number, generation=generation)
+    return Peer(worker=worker, incarnation=incarnation, number=number, generation=generation, limits=theirs)
 
 
 def is_there(address: str, own: Identity, worker: str, incarnation: int, timeout_seconds: float) -> bool:
@@ -213,6 +216,20 @@ def _number(message: Message, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < checks.LARGEST_INTEGER:
         raise CommunicationError(f"a greeting arrived without {name}", field="link")
     return value
+
+
+def _limits(message: Message) -> Limits:
+    """What whoever greets wants this end to keep to.
+
+    Raises:
+        CommunicationError: it does not say so, or that nothing be sent.
+    """
+    if not (window_bytes := _number(message, "window_bytes")):
+        raise CommunicationError("a greeting arrived without window_bytes", field="link")
+    seconds = message.fields.get("timeout_seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= checks.LONGEST_SECONDS:
+        raise CommunicationError("a greeting arrived without timeout_seconds", field="link")
+    return Limits(window_bytes=window_bytes, timeout_seconds=seconds)
 
 
 def _require_proof(message: Message, meeting: Meeting, key: bytes, prover: str) -> None:

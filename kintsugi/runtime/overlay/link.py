@@ -24,6 +24,20 @@ _JOIN_SECONDS = 5.0
 PING, TAKEN = "ping", "taken"
 
 
+_PINGS_IN_TIME = 3
+"""At least, for an end that takes a link for lost sooner than this one: one lost ping is no lost link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the other end of a link has to keep to, whatever its own options say."""
+
+    window_bytes: int
+    """Of reductions, that may wait here."""
+    timeout_seconds: float
+    """Silence after which the link is lost here."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """Who is at the other end, as the two greeted each other."""
@@ -34,6 +48,8 @@ class Peer:
     """Of the connection, the same at both ends: an event about it gets the same id from both."""
     generation: int
     """The overlay that whoever connected knew."""
+    limits: Limits
+    """That this end keeps to."""
 
 
 class Link:
@@ -52,7 +68,8 @@ class Link:
         self.peer = peer
         self._connection, self._options = connection, options
         self._on_message, self._on_loss = on_message, on_loss
-        self._outbox = Outbox(options.window_bytes)
+        self._outbox = Outbox(peer.limits.window_bytes)
+        self._ping_seconds = min(options.ping_seconds, peer.limits.timeout_seconds / _PINGS_IN_TIME)
         self._lock = threading.Lock()
         self._is_over = False
         self._num_users = 2
@@ -152,7 +169,7 @@ class Link:
 
     def _write_next(self) -> int:
         """Bytes of the payload; nothing refers to it any more afterwards."""
-        message = self._outbox.take(self._options.ping_seconds) or Message(Channel.CONTROL, PING)
+        message = self._outbox.take(self._ping_seconds) or Message(Channel.CONTROL, PING)
         write(self._connection, message)
         return message.num_bytes
 

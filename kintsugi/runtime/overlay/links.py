@@ -10,7 +10,7 @@ from typing import Any
 from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.overlay.greeting import Identity, dial, greet, welcome
-from kintsugi.runtime.overlay.link import Link, Peer, prepare
+from kintsugi.runtime.overlay.link import Limits, Link, Peer, prepare
 from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
 
@@ -34,6 +34,7 @@ class Links:
             InvalidInputError: this machine has no such address, or the port is taken.
         """
         self.identity, self._options = identity, options
+        self._limits = Limits(window_bytes=options.window_bytes, timeout_seconds=options.link_timeout_seconds)
         self.generation = 0
         """The newest overlay that this worker knows; told in greetings."""
         self.on_up: Callable[[Link], None] = lambda _: None
@@ -107,7 +108,7 @@ class Links:
         try:
             connection = dial(address, self._options.connect_timeout_seconds)
             try:
-                peer = greet(connection, self.identity, worker, number=number, generation=self.generation)
+                peer = greet(connection, self.identity, worker, number=number, generation=self.generation, limits=self._limits)
                 return self._take(connection, peer)
             except BaseException:
                 connection.close()
@@ -188,7 +189,7 @@ class Links:
         with suppress(OSError, CommunicationError, ForbiddenError):
             try:
                 connection.settimeout(self._options.connect_timeout_seconds)
-                peer = welcome(connection, self.identity, lambda worker: self._numbers.get(worker, 0))
+                peer = welcome(connection, self.identity, lambda worker: self._numbers.get(worker, 0), limits=self._limits)
                 self._require_admitted(connection)
                 self._take(connection, peer)
             except BaseException:

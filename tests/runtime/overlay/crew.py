@@ -150,8 +150,7 @@ class Member(threading.Thread):
             job=self.crew.desk.now.name,
             worker=self.worker,
             neighbors=self.neighbors,
-            options=self.crew.options,
-            **self.arguments,
+            **{"options": self.crew.options, **self.arguments},
         )
         self.has_joined.set()
         while not self.is_leaving.is_set():

@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
 
 import pytest
 
@@ -10,6 +11,7 @@ from kintsugi.core.checks import LONGEST_NAME
 from kintsugi.core.errors import CommunicationError, ForbiddenError
 from kintsugi.runtime.overlay import deadline, greeting, links
 from kintsugi.runtime.overlay.greeting import Identity, Meeting, answers, dial, greet, is_there, welcome
+from kintsugi.runtime.overlay.link import Limits
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import read
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -17,13 +19,16 @@ from tests.runtime.overlay.strangers import HEAD_BYTES, PATIENCE_SECONDS, answer
 from tests.runtime.runs import eventually
 
 OWN = Identity(job="job", worker="a", key=b"secret")
-HELLO = {"job": "job", "worker": "x", "incarnation": 0, "to": "a", "number": 1, "generation": 0, "nonce": "n"}
-WELCOME = {"incarnation": 0, "number": 1, "nonce": "n"}
+LIMITS = Limits(window_bytes=1024, timeout_seconds=10.0)
+HELLO = {"job": "job", "worker": "x", "incarnation": 0, "to": "a", "number": 1, "generation": 0, "nonce": "n", **asdict(LIMITS)}
+WELCOME = {"incarnation": 0, "number": 1, "nonce": "n", **asdict(LIMITS)}
 NO_NUMBERS = [None, True, -1, 1.0, math.inf, math.nan, 2**63, "1", [], {}]
 NO_TEXTS = [None, 1, "\ud800", "\n", [], [[["x"]]], {}]
 MISFITS = [
     *[{name: value} for name in ("incarnation", "number") for value in NO_NUMBERS],
     *[{"nonce": value} for value in NO_TEXTS],
+    *[{"window_bytes": value} for value in (0, *NO_NUMBERS)],
+    *[{"timeout_seconds": value} for value in (None, True, 0, -1.0, math.inf, math.nan, 10**400, "1", [], {})],
 ]
 
 
@@ -149,8 +154,8 @@ class Drip:
 @pytest.mark.parametrize(
     "exchange",
     [
-        lambda drip: greet(drip, OWN, "b", number=1, generation=0),
-        lambda drip: welcome(drip, OWN, lambda _: 0),
+        lambda drip: greet(drip, OWN, "b", number=1, generation=0, limits=LIMITS),
+        lambda drip: welcome(drip, OWN, lambda _: 0, limits=LIMITS),
         lambda _: greeting._knock("127.0.0.1:1", OWN, 5.0),
     ],
     ids=["greets", "welcomes", "knocks"],
@@ -171,13 +176,13 @@ def test_the_deadline_of_a_greeting_goes_on_from_one_message_to_the_next(monkeyp
     drip.settimeout(len(hello) + 2.0)
     monkeypatch.setattr(deadline, "time", drip)
     with pytest.raises(TimeoutError):
-        welcome(drip, OWN, lambda _: 0)
+        welcome(drip, OWN, lambda _: 0, limits=LIMITS)
     assert drip.now == len(hello) + 2.0
 
 
 def called(address: str) -> None:
     with dial(address, PATIENCE_SECONDS) as connection:
-        greet(connection, OWN, "b", number=1, generation=0)
+        greet(connection, OWN, "b", number=1, generation=0, limits=LIMITS)
 
 
 @pytest.mark.parametrize("misfit", MISFITS, ids=ascii)

@@ -3,6 +3,7 @@
 import socket
 import threading
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from queue import SimpleQueue
 
 import pytest
@@ -11,11 +12,13 @@ from structlog.testing import capture_logs
 from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
 from kintsugi.runtime.overlay.greeting import Identity, is_there
 from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
+from kintsugi.runtime.overlay.link import PING, Limits, Link, Peer
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import Channel, Message, read, write
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.outbox import Outbox
 from kintsugi.runtime.overlay.probe import KINDS, Prober
+from tests.runtime.overlay.crew import Crew, wide
 from tests.runtime.runs import eventually
 from tests.runtime.scarce import no_descriptors
 
@@ -201,6 +204,32 @@ def test_damage_is_noticed():
         one.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises(CommunicationError, match="language"):
             read(other)
+
+
+def test_a_link_is_kept_alive_for_an_end_that_takes_it_for_lost_sooner():
+    limits = Limits(window_bytes=1, timeout_seconds=0.3)
+    peer = Peer(worker="b", incarnation=0, number=1, generation=0, limits=limits)
+    mine, theirs = socket.socketpair()
+    theirs.settimeout(20.0)
+    options = OverlayOptions(ping_seconds=30.0, link_timeout_seconds=61.0)
+    link = Link(mine, peer, options, on_message=lambda *_: None, on_loss=lambda *_: None)
+    with theirs:
+        link.start()
+        try:
+            assert read(theirs).kind == PING
+        finally:
+            link.close()
+
+
+@pytest.mark.parametrize("windows", [(8_192, 2**24), (2**24, 8_192)], ids=["first", "second"])
+def test_workers_with_other_windows_reduce(windows):
+    """Who takes little at once is not waited for by who tells of much at once."""
+    crew = Crew(build=wide)
+    for worker, neighbors, num_bytes in zip("ab", (None, ("a",)), windows, strict=True):
+        crew.start(worker, neighbors, options=replace(crew.options, window_bytes=num_bytes)).await_steps(1)
+    for member in crew.members.values():
+        member.await_steps(member.num_steps + 2)
+    crew.finish()
 
 
 def test_the_urgent_goes_first_and_a_full_window_holds_reductions_back():
