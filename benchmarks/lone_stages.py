@@ -211,12 +211,12 @@ class Bench:
     findings: Findings = field(default_factory=Findings)
 
     def run(self, progress: Progress) -> None:
-        """Run every stage of every pipeline that fits the device."""
-        wanted = pipelines(len(self.job.layers), self.schedule)
+        """Run every stage of every pipeline that fits the device; those that need most come last, for a device may fail at them."""
+        wanted = sorted(pipelines(len(self.job.layers), self.schedule), key=self._peak_bytes)
         task = progress.add_task("stages", total=sum(len(pipeline.places) for pipeline in wanted))
         for done, pipeline in enumerate(wanted, start=1):
             name = f"{len(pipeline.places)} stages, {pipeline.num_microbatches} micro-batches"
-            most = max(map(self.model.peak_bytes, pipeline.places))
+            most = self._peak_bytes(pipeline)
             if most > self.model.usable_bytes:
                 self.findings.left_out.append(f"{name}: needs {most / 1e9:.1f} GB")
             else:
@@ -226,6 +226,9 @@ class Bench:
                     self.findings.left_out.append(f"{name}: out of memory, where the model says {most / 1e9:.1f} GB")
             self.keep(self.findings)
             progress.update(task, completed=sum(len(earlier.places) for earlier in wanted[:done]))
+
+    def _peak_bytes(self, pipeline: Pipeline) -> int:
+        return max(map(self.model.peak_bytes, pipeline.places))
 
     def _compare(self, pipeline: Pipeline, advance: Callable[[], None]) -> None:
         runs: list[ActionTimes] = []

@@ -70,7 +70,8 @@ def test_who_cuts_it_off_has_the_pipelines_before(monkeypatch, capsys, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         lone_stages.main()
     lines = capsys.readouterr().err.splitlines()
-    for name, begin in (("memory", "layers 0-7, stage 1 of 1"), ("time", "1 stages, 1 micro-batches")):
+    least = "4 stages, 2 micro-batches"
+    for name, begin, count in (("memory", "layers 0-1, stage 1 of 4, 2 micro-batches", 4), ("time", least, 1)):
         with (tmp_path / f"{name}.csv").open() as file:
-            assert len(list(csv.DictReader(file))) == 1
+            assert len(list(csv.DictReader(file))) == count
         assert sum(line.startswith(begin) for line in lines) == 1

@@ -77,6 +77,8 @@ def sum_alone(member: Member) -> bool:
 def sum_behind_a_long_pass(member: Member) -> tuple[bool, bool]:
     """Whether the host went on while the device computed, and whether the sum had waited for what was computed."""
     tensor = torch.zeros(1000, device="cuda")
+    tensor += 0  # a kernel's first use may wait for the device
+    torch.cuda.synchronize()
     torch.cuda._sleep(LONG_CYCLES)
     computed = torch.cuda.Event()
     tensor += 1

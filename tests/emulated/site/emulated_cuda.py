@@ -131,6 +131,7 @@ class Use:
     """Whether this process asked for the device, or one that it was forked from: then it cannot have it."""
 
     has_asked = False
+    has_context = False
     is_lost = False
 
 
@@ -149,11 +150,21 @@ def begin_to_use(*_, **__):
         raise RuntimeError(
             "Cannot re-initialize CUDA in forked subprocess: the process that it was forked from asked for the device"
         )
-    Use.has_asked = True
+    Use.has_asked = Use.has_context = True
+
+
+def using(answer):
+    """The same for a function that puts the device in use."""
+
+    def use(*_, **__):
+        begin_to_use()
+        return answer()
+
+    return use
 
 
 def note_fork():
-    Use.is_lost = Use.has_asked
+    Use.is_lost, Use.has_context = Use.has_asked, False
 
 
 def properties():
@@ -167,9 +178,9 @@ STREAMS = {
     "Event": Event,
     "StreamContext": StreamContext,
     "stream": StreamContext,
-    "current_stream": current_stream,
-    "default_stream": answering(lambda: Stream(stream_id=0)),
-    "synchronize": answering(_library.finish_streams),
+    "current_stream": using(current_stream),
+    "default_stream": using(lambda: Stream(stream_id=0)),
+    "synchronize": using(_library.finish_streams),
     "_sleep": lambda cycles: _library.keep_busy(cycles / CYCLES_PER_SECOND if Pace.is_kept else 0.0),
     "is_current_stream_capturing": answering(lambda: False),
 }
@@ -178,28 +189,28 @@ MEMORY = {
     "max_memory_allocated": answering(_library.most_bytes),
     "memory_reserved": answering(_library.held_bytes),
     "reset_peak_memory_stats": answering(_library.reset_most),
-    "mem_get_info": answering(lambda: (_library.capacity_bytes() - _library.held_bytes(), _library.capacity_bytes())),
+    "mem_get_info": using(lambda: (_library.capacity_bytes() - _library.held_bytes(), _library.capacity_bytes())),
     "empty_cache": answering(nothing),
 }
 PRESENCE = {
     "device": OnDevice,
     "is_available": asking(lambda: True),
-    "is_initialized": answering(lambda: True),
+    "is_initialized": answering(lambda: Use.has_context),
     "init": begin_to_use,
     "_lazy_init": begin_to_use,
     "_is_in_bad_fork": answering(lambda: Use.is_lost),
     "device_count": asking(lambda: 1),
-    "current_device": asking(lambda: 0),
+    "current_device": using(lambda: 0),
     "set_device": answering(nothing),
-    "get_device_name": answering(lambda: NAME),
-    "get_device_properties": answering(properties),
-    "get_device_capability": answering(lambda: (9, 0)),
+    "get_device_name": using(lambda: NAME),
+    "get_device_properties": using(properties),
+    "get_device_capability": using(lambda: (9, 0)),
     "is_bf16_supported": answering(lambda: True),
 }
 RANDOMNESS = {  # the host draws
     "default_generators": (torch.default_generator,),
-    "get_rng_state": answering(torch.get_rng_state),
-    "get_rng_state_all": answering(lambda: [torch.get_rng_state()]),
+    "get_rng_state": using(torch.get_rng_state),
+    "get_rng_state_all": using(lambda: [torch.get_rng_state()]),
     "set_rng_state": lambda state, _=None: torch.set_rng_state(state),
     "manual_seed": answering(nothing),
     "manual_seed_all": answering(nothing),
