@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 
 class Combined(torch.optim.Optimizer):
@@ -17,6 +18,7 @@ class Combined(torch.optim.Optimizer):
         super().__init__([{"params": group["params"]} for part in parts for group in part.param_groups], {})
         self.param_groups = [group for part in parts for group in part.param_groups]
         self._parts = tuple(parts)
+        self._part_of = {parameter: part for part in parts for group in part.param_groups for parameter in group["params"]}
         for part in parts:
             self.state.update(part.state)
             part.state = self.state
@@ -30,3 +32,15 @@ class Combined(torch.optim.Optimizer):
         assert closure is None
         for part in self._parts:
             part.step()
+
+    def part_of(self, parameter: Tensor) -> torch.optim.Optimizer | None:
+        """That which updates a parameter; null where none does."""
+        return self._part_of.get(parameter)
+
+
+def updater_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> torch.optim.Optimizer | None:
+    """The one optimizer that a user made for a parameter; of several as one, null where none has it."""
+    found: torch.optim.Optimizer | None = optimizer
+    while isinstance(found, Combined):
+        found = found.part_of(parameter)
+    return found

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kintsugi.runtime.combined import updater_of
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.models import ModelShape, NamedParameters, TrainingJob, canonical_name, optimizer_for
 from restorer.packing import type_name
@@ -92,7 +93,9 @@ def _of_optimizer(job: TrainingJob, shapes: Mapping[str, tuple[int, ...]]) -> Tr
     except Exception:  # the user's code: told to the user when it is called with the parameters themselves
         return {}
     kinds = {
-        id(one): text for group in optimizer.param_groups for text in [group_told(optimizer, group)] for one in group["params"]
+        id(one): group_told(updater_of(optimizer, one) or optimizer, group)
+        for group in optimizer.param_groups
+        for one in group["params"]
     }
     return {f"{_OPTIMIZER}{name}": kinds.get(id(one), "none") for name, one in parameters}
 

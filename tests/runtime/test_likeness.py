@@ -83,6 +83,18 @@ def test_what_differs_is_named(change, named):
     assert named in differences(told(replace(odd_job(), **change)), told(odd_job()))
 
 
+class Heavy(torch.optim.SGD):
+    """Has settings as SGD has."""
+
+
+def test_parts_of_several_optimizers_are_told_by_their_own_classes():
+    def job(kind: type[torch.optim.SGD]) -> TrainingJob:
+        return replace(odd_job(), optimizer=lambda parameters: [kind([one for _, one in parameters], lr=0.1)])
+
+    found = differences(told(job(Heavy)), told(job(torch.optim.SGD)))
+    assert found.startswith("optimizer of entry.weight is Heavy(dampening=0, ")
+
+
 def test_few_of_many_differences_are_told():
     job = replace(odd_job(), optimizer=in_groups)
     other = replace(job, optimizer=partial(in_groups, rate=0.2))

@@ -11,6 +11,9 @@ from restorer.packing import StateEntries, type_name
 UPDATED_BY = "updated by"
 """Beside a parameter in a checkpoint: the kind of its optimizer; null where it was not trained."""
 
+_ONE_OF_SEVERAL = "Combined"
+"""What earlier versions wrote of every parameter where a layer had several optimizers."""
+
 
 def require_fits(layer: str, own: StateEntries, arrived: StateEntries, kinds: Mapping[str, str | None]) -> None:
     """Refuse what could not be taken over exactly.
@@ -31,7 +34,7 @@ def require_fits(layer: str, own: StateEntries, arrived: StateEntries, kinds: Ma
             raise _refused(layer, name, f"{key} {name!r} was {was} and is {now}")
     for name, kind in kinds.items():
         before = arrived.get((name, UPDATED_BY), kind)
-        if not are_alike(before, kind):
+        if before != _ONE_OF_SEVERAL and not are_alike(before, kind):
             raise _refused(layer, name, f"parameter {name!r} was {_trained(before)} and is {_trained(kind)}")
 
 

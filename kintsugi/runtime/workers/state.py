@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.brought import RATE, base_rates, finite_factor
+from kintsugi.runtime.combined import updater_of
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, noted, optimizer_for, seed_generators
 from kintsugi.runtime.optimizer_state import OptimizerState, kind_of
 from kintsugi.runtime.ties import own_name, owner_of
@@ -89,8 +90,13 @@ class ModelState:
 
     def updated_by(self, layer: int) -> dict[str, str | None]:
         """The kind of optimizer of each of a layer's parameters, by canonical name; null where it is not trained."""
-        kinds = {owner: kind_of(optimizer) for owner, optimizer in self.optimizers.items()}
-        return {name: kinds[owner_of(name, self._numbers)] if p.requires_grad else None for name, p in self._named(layer)}
+        return {name: self._updated_by(name, parameter) for name, parameter in self._named(layer)}
+
+    def _updated_by(self, name: str, parameter: nn.Parameter) -> str | None:
+        if not parameter.requires_grad:
+            return None
+        updater = updater_of(self.optimizers[owner_of(name, self._numbers)], parameter)
+        return None if updater is None else kind_of(updater)
 
     def set_learning_rate(self, step: int) -> None:
         """Apply the job's learning-rate factor for `step`.

@@ -109,6 +109,51 @@ def test_another_kind_of_optimizer_is_refused_and_other_settings_of_the_same_are
     ModelState(gain_job(optimizer=stateless), {}, {}).rebuilt([0], arrived)
 
 
+def several(*parts: tuple[type[torch.optim.Optimizer], str]):
+    """Each updates the parameter that is called so."""
+
+    def optimizer(parameters: NamedParameters) -> list[torch.optim.Optimizer]:
+        named = dict(parameters)
+        return [kind([named[f"gain.{name}"]], lr=0.01) for kind, name in parts]
+
+    return optimizer
+
+
+SGD, ADAMW, RADAM = torch.optim.SGD, torch.optim.AdamW, torch.optim.RAdam
+
+
+@pytest.mark.parametrize(
+    ("parts", "name", "told"),
+    [
+        ([(SGD, "mix"), (RADAM, "gain")], "gain.gain", "was trained by AdamW and is trained by RAdam"),
+        ([(ADAMW, "mix"), (SGD, "gain")], "gain.gain", "was trained by AdamW and is trained by SGD"),
+        ([(SGD, "mix")], "gain.gain", "was trained by AdamW and is not trained"),
+    ],
+    ids=["another", "moved", "left out"],
+)
+def test_of_several_optimizers_each_goes_on_where_it_was_itself(tmp_path, parts, name, told):
+    arrived = written(tmp_path, gain_job(optimizer=several((SGD, "mix"), (ADAMW, "gain"))))
+    with refuses("layers", name, told):
+        ModelState(gain_job(optimizer=several(*parts)), {}, {}).rebuilt([0], arrived)
+
+
+@pytest.mark.parametrize("is_lone", [True, False])
+def test_one_optimizer_may_be_given_alone_or_in_a_list(tmp_path, is_lone):
+    lone, listed = gain_job(optimizer=adamw), gain_job(optimizer=lambda parameters: [adamw(parameters)])
+    arrived = written(tmp_path, lone if is_lone else listed)
+    found = ModelState(listed if is_lone else lone, {}, {}).rebuilt([0], arrived)
+    exported = found.export(0, StateKind.OPTIMIZER)
+    assert torch.equal(exported["gain.mix", "exp_avg"], arrived[0, StateKind.OPTIMIZER]["gain.mix", "exp_avg"])
+
+
+def test_what_earlier_versions_wrote_of_several_optimizers_is_read(tmp_path):
+    job = gain_job(optimizer=several((SGD, "mix"), (ADAMW, "gain")))
+    arrived = written(tmp_path, job)
+    of_layer = arrived[0, StateKind.PARAMETER]
+    before = {place: "Combined" if place[1] == UPDATED_BY else value for place, value in of_layer.items()}
+    ModelState(job, {}, {}).rebuilt([0], arrived | {(0, StateKind.PARAMETER): before})
+
+
 def test_what_earlier_versions_wrote_is_read(tmp_path):
     job = gain_job()
     arrived = written(tmp_path, job)
