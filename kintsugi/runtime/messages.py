@@ -260,8 +260,14 @@ class Failed:
     @classmethod
     def by(cls, error: BaseException) -> Self:
         """What ended it, as it was raised."""
-        own = error.as_dict() if isinstance(error, KintsugiError) else None
+        own = _with_notes(error) if isinstance(error, KintsugiError) else None
         return cls("".join(traceback.format_exception(error)), own)
+
+
+def _with_notes(error: KintsugiError) -> dict[str, Any]:
+    """As the contract's object, whose message says where it was raised, too: in which samples, say."""
+    told = error.as_dict()
+    return told | {"message": "; ".join([told["message"], *getattr(error, "__notes__", ())])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,9 @@ Activations = tuple[Tensor, ...]
 Loss = Tensor | tuple[Tensor, Tensor | float]
 NamedParameters = list[tuple[str, nn.Parameter]]
 
+_OF_DATASETS = {"__len__": "a length", "__getitem__": "samples by their index"}
+"""What a map-style data set has, in words."""
+
 
 class Dataset(Sized, Protocol):
     """A map-style data set whose samples are mappings of field name to tensor.
@@ -76,7 +79,10 @@ class TrainingJob:
     same numbers. A layer must give the same whenever it is given the same and draws the same."""
 
     def __post_init__(self) -> None:
-        checks.instance("layers", self.layers, Sequence)
+        if not isinstance(self.layers, Sequence):
+            kind = type(self.layers).__name__
+            message = f"must be a list of kintsugi.Layer(name=..., build=...), not a {kind}; build makes the module of one layer"
+            raise InvalidInputError(message, field="layers", value=kind)
         for index, layer in enumerate(self.layers):
             checks.instance(f"layers[{index}]", layer, Layer, hint="say kintsugi.Layer(name=..., build=...)")
         names = [layer.name for layer in self.layers]
@@ -85,9 +91,10 @@ class TrainingJob:
         for name in ("microbatch_size", "num_microbatches", "num_steps"):
             checks.count(name, getattr(self, name))
         self._check_values()
-        if not hasattr(self.dataset, "__len__"):
+        lacking = [what for name, what in _OF_DATASETS.items() if not hasattr(self.dataset, name)]
+        if lacking:
             kind = type(self.dataset).__name__
-            message = f"is a {kind} without a length; give a map-style one (__len__, __getitem__): lost steps are run again"
+            message = f"is a {kind} without {lacking[0]}; give a map-style one (__len__, __getitem__): lost steps are run again"
             raise InvalidInputError(message, field="dataset", value=kind)
         if len(self.dataset) < self.global_batch_size:
             raise InvalidInputError(
@@ -266,11 +273,10 @@ def optimizer_for(job: TrainingJob, parameters: NamedParameters) -> torch.optim.
     """
     try:
         made = job.optimizer(parameters)
-    except ValueError as error:  # of torch, as for none of the parameters
-        names = some([name for name, _ in parameters])
-        error.add_note(
-            f"each layer has an optimizer of its own, here that of {names}: what is not to be trained must not require a gradient"
-        )
+    except ValueError as error:
+        is_of_none = "empty parameter list" in str(error)  # so torch
+        way_out = ": what is not to be trained must not require a gradient" if is_of_none else ""
+        error.add_note(f"each layer has an optimizer of its own, here that of {some([name for name, _ in parameters])}{way_out}")
         raise
     return optimizer_of(made)
 

@@ -313,6 +313,13 @@ def test_an_optimizer_of_one_layers_parameters_alone_is_told_what_it_is_given():
     ]
 
 
+def test_an_optimizer_that_refuses_something_else_is_told_of_which_layer_it_is():
+    job = replace(odd_job(), optimizer=lambda named: torch.optim.SGD([parameter for _, parameter in named], lr=-0.1))
+    with pytest.raises(ValueError, match="Invalid learning rate") as caught:
+        ModelState.initial(job, [0])
+    assert caught.value.__notes__ == ["each layer has an optimizer of its own, here that of entry.weight"]
+
+
 def test_an_optimizer_that_wants_to_compute_the_loss_is_refused_before_anything_starts():
     with refuses(
         "optimizer", "LBFGS", "is LBFGS, whose step() needs a closure: no worker can compute the loss of all again; take another"

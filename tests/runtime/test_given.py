@@ -38,7 +38,11 @@ def test_a_layer_of_wrong_words_is_refused_at_once(said, field, told):
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"layers": None}, "layers: must be of Sequence, not None"),
+        ({"layers": None}, "layers: must be a list of kintsugi.Layer(name=..., build=...), not a NoneType"),
+        (
+            {"layers": nn.Sequential(nn.Linear(2, 2))},
+            "layers: must be a list of kintsugi.Layer(name=..., build=...), not a Sequential",
+        ),
         ({"layers": [nn.Linear(2, 2)]}, "layers[0]: must be of Layer, not Linear"),
         ({"recomputes_activations": "no"}, "recomputes_activations: must be True or False, not 'no'"),
     ],

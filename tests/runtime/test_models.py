@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.layer import Layer
@@ -28,7 +28,7 @@ from kintsugi.runtime.models import (
     train_layer,
 )
 from tests.core.refusals import refuses
-from tests.runtime.jobs import drawing_job, odd_job, tiny_gpt, twice_named_job
+from tests.runtime.jobs import Vectors, drawing_job, odd_job, tiny_gpt, twice_named_job
 
 
 @pytest.mark.parametrize("make_job", [tiny_gpt, odd_job])
@@ -200,6 +200,11 @@ def test_a_data_set_without_a_length_is_refused():
 
     with refuses("dataset", "Streamed", "without a length; give a map-style one"):
         replace(odd_job(), dataset=Streamed())
+
+
+def test_a_loader_is_no_data_set():
+    with refuses("dataset", "DataLoader", "is a DataLoader without samples by their index; give a map-style one"):
+        replace(odd_job(), dataset=DataLoader(Vectors(100)))
 
 
 def test_a_data_set_smaller_than_a_batch_is_refused():

@@ -74,7 +74,7 @@ def divisor_of(count: float, num_microbatches: int) -> float:
     """
     if not (math.isfinite(count) and count >= 0):
         raise InvalidInputError("counts of a step's sums must be finite and not negative", field="loss", value=count)
-    return count / num_microbatches or 1.0  # where nothing counts all sums are 0
+    return count / num_microbatches or 1.0  # where nothing counts all sums should be 0
 
 
 def resolve(statuses: Iterable[StepStatus]) -> CommitRecord | None:

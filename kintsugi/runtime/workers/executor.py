@@ -9,6 +9,7 @@ from torch import Tensor
 
 from estimator.message_windows import Windows
 from estimator.program import Action, ActionKind
+from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.brought import as_announced, require_dense_gradients
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
@@ -84,6 +85,7 @@ class Executor:
         self._forwards = {(own.microbatch, own.layer_start): own for own in self._actions if own.kind is ActionKind.FORWARD}
         self._batches: dict[tuple[int, Action], Batch] = {}
         """Made before their passes, by step and forward pass."""
+        self._has_told_of_no_count = False
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -270,6 +272,8 @@ class Executor:
         if heard:
             self._comparison.require_agreement(self._step, heard, self._job.layers)
         divisor = divisor_of(count, self._job.num_microbatches)
+        if loss and not count:
+            self._tell_of_no_count(loss)
         record = CommitRecord(
             step=self._step,
             squared_norm=whole_squared / divisor**2,
@@ -282,6 +286,13 @@ class Executor:
         self._permit(record)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
         self._apply(record)
+
+    def _tell_of_no_count(self, loss: float) -> None:
+        if self._has_told_of_no_count:
+            return
+        self._has_told_of_no_count = True
+        told = "a step's losses are sums that are not 0, of 0 tokens or samples as the loss counts: they are not divided by a count"
+        get_logger("kintsugi.runtime").warning(told, step=self._step, loss=loss)
 
     def _told(self, step: int) -> Tensor:
         """What this worker says of the state before `step`; nothing where that is not compared."""

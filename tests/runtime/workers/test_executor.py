@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from estimator.message_windows import windows
 from estimator.program import Program, compile_program
@@ -194,6 +195,14 @@ def test_a_step_of_which_nothing_counts_changes_nothing():
     before = snapshot(executor)
     assert executor.run(0).loss == 0.0
     assert is_as(executor, before)
+
+
+def test_a_sum_of_nothing_that_is_not_0_is_warned_of_once():
+    job = replace(odd_job(), loss=lambda outputs, _: (outputs[0].square().mean(), 0))
+    executor = executor_of(job, Alone())
+    with capture_logs() as logs:
+        losses = [executor.run(step).loss for step in range(2)]
+    assert [(log["log_level"], log["step"], log["loss"]) for log in logs] == [("warning", 0, losses[0])]
 
 
 @pytest.mark.parametrize("count", [-1.0, math.nan, math.inf])
