@@ -14,7 +14,15 @@ from kintsugi.client.connection import checked_address
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Outcome
-from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError, KintsugiError, NotFoundError, told_as
+from kintsugi.core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InfeasibleError,
+    InvalidInputError,
+    KintsugiError,
+    NotFoundError,
+    told_as,
+)
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.logs import get_logger
@@ -149,7 +157,12 @@ def train(
     with ending_in_order(), ExitStack() as held:
         if run is not None:
             held.enter_context(_folder_for(Path(run), options))
-        profile = profile or _measured(make_job, name, len(names), sharers)
+        client = None
+        if service is not None:
+            client = held.enter_context(Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)))
+        if profile is None:
+            _require_answer(client, name)
+            profile = _measured(make_job, name, len(names), sharers)
         if run is not None:
             recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
             options, life = replace(options, worker=_recording(options.worker, recorded)), recorded.life
@@ -160,14 +173,25 @@ def train(
         request = JobRequest(
             name=_name_in(name, life), profile=profile, cluster=cluster, settings=settings, plan=plan, handling=handling
         )
-        if service is None:
+        if client is None:
             return _run(make_job, request, LocalDecisions(), options, observer)
-        client = held.enter_context(Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)))
         begun = None if run is None else BegunJobs(Path(run))
         if begun is not None:
             request = replace(request, name=begun.unused(request.name))
             _bury(client, begun, _name_in(name, life - 1) if life > 1 else None, request.name)
         return _run(make_job, request, ServiceDecisions(client, begun), options, observer)
+
+
+def _require_answer(client: Client | None, name: str) -> None:
+    """Have the service, if there is one, say anything of the job: before measuring, which takes long.
+
+    Raises:
+        UnavailableError: it does not answer.
+        UnauthenticatedError: it wants another token.
+    """
+    if client is not None:
+        with suppress(NotFoundError, ForbiddenError):
+            client.job(name)
 
 
 def _measured(make_job: Callable[[], TrainingJob], name: str, num_workers: int, workers_per_device: int) -> Profile:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import Ranges
 from kintsugi.core.profile import LinkCost, Network, Profile
@@ -19,6 +19,7 @@ from kintsugi.runtime.train import train
 from planner.replan import replan
 from tests.builders import snapshot_of
 from tests.core.refusals import refuses
+from tests.processes import free_port
 from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
 
 
@@ -221,6 +222,12 @@ def test_a_policy_that_would_end_the_job_at_its_first_loss_is_refused(policy, to
 def test_a_service_has_an_address():
     with refuses("service", "nonsense", "http://"):
         train(tiny_gpt, workers=4, dp=2, pp=2, service="nonsense")
+
+
+def test_a_service_that_does_not_answer_is_told_of_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(training, "_measured", lambda *_: pytest.fail("it is measured"))
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1"):
+        train(tiny_gpt, workers=4, service=f"http://127.0.0.1:{free_port()}")
 
 
 @pytest.mark.parametrize(("degrees", "field"), [({"dp": 20, "pp": 1}, "dp"), ({"dp": 1, "pp": 20}, "pp")])
