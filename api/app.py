@@ -21,7 +21,7 @@ from api.http.conditional import ConditionalReads
 from api.http.description import JSON, description
 from api.http.direct import DirectRoute
 from api.http.middleware import BodyLimit, Observation
-from api.http.queries import only_known
+from api.http.queries import only_characters, only_known
 from api.routes import (
     approvals,
     estimates,
@@ -105,7 +105,8 @@ def _routes() -> tuple[BaseRoute, ...]:
     """Those of all routers, with what FastAPI derives from each at the first request; nothing of it is one application's own."""
     together = APIRouter(redirect_slashes=False)
     for router in ROUTERS:
-        together.include_router(router, dependencies=[Depends(only_known)] if router.prefix.startswith("/v1") else None)
+        checked = [Depends(only_known), Depends(only_characters)] if router.prefix.startswith("/v1") else None
+        together.include_router(router, dependencies=checked)
     return tuple(together.routes)
 
 

@@ -166,6 +166,7 @@ class WhatIf:
         for worker, speed_ratio in self.slow.items():
             checks.positive(f"slow.{worker}", speed_ratio)
         if self.job is not None:
+            checks.name("job", self.job)
             absent = {"profile": None, "cluster": None, "workers": None, "workers_per_host": 1, "settings": None, "plan": None}
             for field, nothing in absent.items():
                 if getattr(self, field) != nothing:

@@ -1,5 +1,5 @@
 """Query parameters that a call does not have, or is given twice, are refused: a misspelt `wait_seconds` makes a busy loop of a
-long poll, and of two values nobody knows which one counts.
+long poll, and of two values nobody knows which one counts. So is what no database can look up, in the path as in the query.
 """
 
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 
+from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, some
 
 
@@ -27,6 +28,16 @@ async def only_known(request: Request) -> None:
         if name in given:
             raise InvalidInputError(f"is given twice, as {given[name]!r} before; leave one out", field=name, value=value)
         given[name] = value
+
+
+async def only_characters(request: Request) -> None:
+    """Require that every parameter of path and query is made of characters.
+
+    Raises:
+        InvalidInputError: names the first that is not.
+    """
+    for name, value in (*request.path_params.items(), *request.query_params.multi_items()):
+        checks.storable(name, str(value))
 
 
 def _parameters(dependant: Dependant) -> Iterator[str]:

@@ -24,12 +24,14 @@ ReadsOnly = Annotated[
 ]
 
 
+@router.head("/healthz", include_in_schema=False)  # as some balancers ask
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
     """The process is alive."""
     return {"status": "ok"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses=refuses(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE))
 async def readyz(desk: DeskDep, *, reads_only: ReadsOnly = False) -> Response:
     """The process can answer: its database is within reach, of its version and open to be written, and it is not stopping.

@@ -32,8 +32,11 @@ SHORTEST_MEAN_SECONDS = 1.0
 """Shortest credible mean time between failures; less is a number of hours or days, or a rate in its place."""
 SHORTEST_HEARTBEAT_SECONDS = 0.1
 """Shortest time in which heartbeats, three of them, can be told; a busy machine is silent for longer."""
-LONGEST_NAME, LONGEST_ADDRESS = 200, 300
+LONGEST_NAME, LONGEST_ADDRESS, LONGEST_TEXT = 200, 300, 8_192
 """Characters."""
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+MOST_INCARNATION = 2**62
+"""Nanoseconds since 1970 fit for a century to come; above it there would be no later life some day."""
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PATH_SEGMENTS = (".", "..")
 """Which are left out of a URL before it is asked for."""
@@ -182,6 +185,36 @@ def choice(kind: type[E], field: str, value: str, *, noun: str = "", without: Co
 def settle_choice(of: object, kind: type[E], field: str) -> None:
     """Have the field of a frozen dataclass hold a member of an enumeration where it was given its text."""
     object.__setattr__(of, field, choice(kind, field, getattr(of, field)))
+
+
+def incarnation(field: str, value: int) -> None:
+    """Require a credible number of a process life, above which there is another one."""
+    non_negative(field, value)
+    if value > MOST_INCARNATION:
+        raise InvalidInputError(f"is not credible (over {MOST_INCARNATION}): no later life could follow", field=field, value=value)
+
+
+def settle_text(of: object, field: str) -> None:
+    """Have the field of a frozen dataclass hold a text for people without its middle where it is longer than anybody reads.
+
+    A report with a whole log in it is taken like any other one: what it reports counts. Its first lines and its last say most.
+
+    Raises:
+        InvalidInputError: it is no text.
+    """
+    value = getattr(of, field)
+    if not isinstance(value, str):
+        raise InvalidInputError(f"must be a text, not {_told(value)}", field=field, value=_told(value))
+    if len(value) > LONGEST_TEXT:
+        mark = f" [... {len(value):,} characters in all ...] "
+        begin = (LONGEST_TEXT - len(mark)) // 2
+        object.__setattr__(of, field, value[:begin] + mark + value[begin + len(mark) - LONGEST_TEXT :])
+
+
+def storable(field: str, value: str) -> None:
+    """Require a text that every database can store: without NUL and lone surrogates, which are no characters."""
+    if _UNSTORABLE.search(value):
+        raise InvalidInputError("holds NUL or half a surrogate pair, which are no characters", field=field, value=value[:200])
 
 
 def unique(field: str, values: Sequence[str]) -> None:

@@ -33,6 +33,7 @@ class Ending:
 
     def __post_init__(self) -> None:
         checks.settle_choice(self, Outcome, "outcome")
+        checks.settle_text(self, "reason")
         if self.by is not None:
             checks.name("by", self.by)
         if self.outcome is not Outcome.COMPLETED and not self.reason:

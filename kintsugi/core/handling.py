@@ -108,6 +108,7 @@ class Approval:
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)
         checks.name("by", self.by)
+        checks.settle_text(self, "reason")
         if self.decision is Verdict.REFUSE and not self.reason:
             raise InvalidInputError("is needed by a refusal: the next one who looks wants to know why", field="reason", value="")
         if self.decision is Verdict.APPROVE and self.replan:

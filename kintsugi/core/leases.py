@@ -26,6 +26,7 @@ class LeaseClaim:
         if not 0 < len(self.agreement) <= MOST_AGREEMENT_LETTERS:
             message = f"must have 1 to {MOST_AGREEMENT_LETTERS} characters"
             raise InvalidInputError(message, field="agreement", value=len(self.agreement))
+        checks.storable("agreement", self.agreement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

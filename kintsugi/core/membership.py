@@ -87,10 +87,12 @@ class Event:
     beta_seconds_per_byte: float | None = None
     """link events: measured inverse bandwidth."""
     detail: str = ""
+    """For people; a long one loses its middle."""
 
     def __post_init__(self) -> None:
         checks.settle_choice(self, EventKind, "kind")
         checks.name("id", self.id)
+        checks.settle_text(self, "detail")
         checks.non_negative("generation", self.generation)
         subject = "worker" if self.kind in WORKER_EVENTS else "host" if self.kind in HOST_EVENTS else "link"
         if getattr(self, subject) is None:
@@ -109,7 +111,7 @@ class Event:
         return is_whole and self.kind in HEEDED[field]
 
     def _check_values(self) -> None:
-        checks.non_negative("incarnation", self.incarnation)
+        checks.incarnation("incarnation", self.incarnation)
         for field in ("worker", "host"):
             if (name := getattr(self, field)) is not None:
                 checks.name(field, name)

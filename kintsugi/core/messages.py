@@ -91,6 +91,7 @@ class Report:
 
     def __post_init__(self) -> None:
         checks.settle_choice(self, ReportStatus, "status")
+        checks.settle_text(self, "reason")
         checks.non_negative("generation", self.generation)
         if self.status is ReportStatus.REJECTED and not self.reason:
             raise InvalidInputError("is needed by a report of status rejected", field="reason", value="")

@@ -83,6 +83,7 @@ class OverlayEvent:
 
     def __post_init__(self) -> None:
         checks.name("id", self.id)
+        checks.settle_text(self, "detail")
         subject = "link" if self.kind in _LINK_EVENTS else "worker"
         if getattr(self, subject) is None:
             raise InvalidInputError(f"is needed by an event of kind {self.kind.value}", field=subject)
@@ -105,8 +106,10 @@ class OverlayEvent:
             checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
 
     def _check_numbers(self) -> None:
-        for counted in ("incarnation", "teller_incarnation", "generation", "restarts", "step"):
+        for counted in ("generation", "restarts", "step"):
             checks.non_negative(counted, getattr(self, counted) or 0)
+        for life in ("incarnation", "teller_incarnation"):
+            checks.incarnation(life, getattr(self, life))
         _require_room("term", self.term or 0, MOST_GENERATIONS)
         if self.overlay is not None:
             _require_room("overlay.generation", self.overlay.generation, MOST_GENERATIONS)

@@ -86,7 +86,7 @@ def fail(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
 
     Who tells it of another is believed while it has not failed itself: where two lose sight of each other, one is left. The only
     worker that holds the state is lost once it is silent, not before: nobody could go on without it. Those that disagree fail
-    together: none of them goes on from what may be wrong.
+    together: none of them goes on from what may be wrong. Who is still joining has no state that could disagree, and fails alone.
 
     Raises:
         NotFoundError: who tells it is not in the overlay.
@@ -101,11 +101,9 @@ def fail(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
     if event.teller is not None and holders(overlay) == (worker.id,):
         raise ConflictError("alone holds the state; it is given up once it is silent", field="worker", value=worker.id)
     detail = event.detail or "reported as failed"
-    return (
-        _fail_together(overlay, worker, event.disagreeing, detail)
-        if event.disagreeing
-        else fail_workers(overlay, (worker.id,), detail)
-    )
+    if event.disagreeing and worker.state is not WorkerState.JOINING:
+        return _fail_together(overlay, worker, event.disagreeing, detail)
+    return fail_workers(overlay, (worker.id,), detail)
 
 
 def become_active(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:

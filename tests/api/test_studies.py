@@ -1,5 +1,7 @@
 """Estimates and what-if studies answer and store nothing."""
 
+import json
+
 import pytest
 
 from kintsugi.core import codec
@@ -147,3 +149,10 @@ def test_a_worker_that_is_gone_cannot_fail_again(client, job):
     client.post(EVENTS, json=event("a", 0, "w00"))
     response = client.post("/v1/whatif", json={"job": "llama", "fail": ["w00"]})
     assert (response.status_code, response.json()["error"]["field"]) == (422, "fail[0]")
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("name", ["\ud800", "a\x00", ""])
+def test_a_job_that_cannot_be_is_refused_by_name(client, name):
+    response = client.post("/v1/whatif", content=json.dumps({"job": name}), headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["error"]["field"]) == (422, "job")

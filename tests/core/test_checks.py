@@ -1,9 +1,12 @@
 """What the nouns' invariants refuse before they are looked at."""
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kintsugi.core import checks
 from kintsugi.core.plan import Policy
@@ -31,6 +34,7 @@ def test_what_is_no_number_is_refused(check, value):
         (checks.mean_time, 1.0),
         (checks.heartbeat_timeout, 0.1),
         (checks.positive, 2**63 - 1),
+        (checks.incarnation, 2**62),
     ],
 )
 def test_the_last_credible_value_is_taken_and_none_beyond(check, value):
@@ -45,6 +49,38 @@ def test_a_name_has_at_most_200_characters():
     checks.name("id", "x" * 200)
     with refuses("id", "x" * 200):
         checks.name("id", "x" * 201)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    why: str
+
+    def __post_init__(self) -> None:
+        checks.settle_text(self, "why")
+
+
+@given(st.text(max_size=60), st.integers(0, 3 * checks.LONGEST_TEXT))
+def test_a_long_text_for_people_loses_its_middle_once(words, count):
+    text = (words or "x") * (count // max(len(words), 1))
+    told = Told(text).why
+    assert len(told) == min(len(text), checks.LONGEST_TEXT)
+    if told != text:
+        assert f" [... {len(text):,} characters in all ...] " in told
+        assert (told[:4_000], told[-4_000:]) == (text[:4_000], text[-4_000:])
+    assert Told(told).why == told
+
+
+@pytest.mark.parametrize("value", [None, 5, b"bytes"])
+def test_a_text_for_people_is_a_text(value):
+    with refuses("why", repr(value), "must be a text"):
+        Told(value)
+
+
+@pytest.mark.parametrize("value", ["a\x00", "\ud800", "\udfffb"])
+def test_what_no_database_can_store_is_refused(value):
+    with refuses("x", value, "no characters"):
+        checks.storable("x", value)
+    checks.storable("x", "\U0001f525 \n")
 
 
 def test_long_values_are_told_by_their_beginning():

@@ -43,3 +43,14 @@ def test_calls_without_a_version_take_any(client, job):
     """Identity providers add theirs to the pages that they lead back to, monitors to the health check."""
     assert client.get("/healthz?from=monitor").status_code == 200
     assert client.get("/metrics?x=1").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [("GET", "/v1/jobs/%00", "job"), ("GET", "/v1/audit?job=a%00", "job"), ("GET", "/v1/rendezvous/%00/b", "run")],
+)
+def test_what_is_no_character_is_refused_with_the_parameter_that_has_it(client, method, path, field):
+    response = client.request(method, path)
+    assert response.status_code == 422
+    assert response.json()["error"]["field"] == field
+    assert "no characters" in response.json()["detail"]

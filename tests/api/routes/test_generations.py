@@ -1,5 +1,6 @@
 """Leases: of all who ask for the right to decide a generation the first gets it; and plans made ahead, for workers to hold."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -68,9 +69,13 @@ def test_each_job_holds_generations_of_its_own(client, job):
     assert client.get("/v1/jobs/other/generations/3/lease", params={"latest": True}).json()["holder"] == "w05"
 
 
-@pytest.mark.parametrize("body", [claim(""), claim("w00", ""), {"holder": "w00"}, claim("w00", "x" * MOST_AGREEMENT_LETTERS + "x")])
+AGREEMENTS = ("", "x" * MOST_AGREEMENT_LETTERS + "x", "\ud800", "a\x00")
+
+
+@pytest.mark.parametrize("body", [claim(""), {"holder": "w00"}, *(claim("w00", agreement) for agreement in AGREEMENTS)])
 def test_what_is_no_claim_is_refused(app: FastAPI, client, job, body):
-    assert client.post(LEASE, json=body).status_code in (413, 422)
+    response = client.post(LEASE, content=json.dumps(body), headers={"content-type": "application/json"})
+    assert response.status_code in (413, 422)
     assert client.get(LEASE).status_code == 404
 
 

@@ -19,6 +19,7 @@ from tests.api.requests import EVENTS, JOB, event, new_job
 def test_probes(client):
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ok"}
+    assert [client.head(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
 
 def test_a_database_that_cannot_be_read_is_told(settings):

@@ -211,6 +211,15 @@ def test_those_that_disagree_fail_together_in_the_lives_in_which_they_did():
     assert world.replayed() == world.overlay
 
 
+def test_who_is_still_joining_takes_nobody_along():
+    world = World()
+    world.join("w00")
+    world.join("w01", "w00")
+    world.tell("worker_failed", worker="w01", teller="w01", disagreeing={"w00": 0})
+    assert (world.state("w00"), world.state("w01")) == (ACTIVE, FAILED)
+    assert world.overlay.synchronization.order == ("w00",)
+
+
 def test_of_two_that_lose_sight_of_each_other_one_is_left():
     world = mesh("w00", "w01")
     told = {"interrupted": True, "restarts": 0}
