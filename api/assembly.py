@@ -22,6 +22,7 @@ from api.settings import Settings
 from api.spans import SPANS
 from api.storage.store import Store
 from api.waiting.feed import Feed
+from api.waiting.hearsay import Hearsay
 from api.waiting.heartbeats_watch import HeartbeatWatch
 from api.waiting.lookout import Lookout
 from api.waiting.streams import Streams
@@ -114,7 +115,11 @@ def assembled(settings: Settings) -> Parts:
         metrics=metrics,
         watch=Watch(service.latest_generations),
         streams=Streams(feed=feed, tail=Tail(feed), heartbeat_seconds=settings.stream_heartbeat_seconds),
-        heartbeats=HeartbeatWatch(service, lambda job, events: write(job, service.post_events, job, events)),
+        heartbeats=HeartbeatWatch(
+            service,
+            lambda job, events: write(job, service.post_events, job, events),
+            witness=Hearsay(store.database, "jobs"),
+        ),
         turns=Turns(),
         deadlines=Deadlines(
             store.agenda,

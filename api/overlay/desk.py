@@ -10,6 +10,7 @@ from api.overlay.book import Page
 from api.overlay.monitor import Monitor
 from api.overlay.scheduler import Scheduler
 from api.settings import Settings
+from api.waiting.patrol import Witness
 from api.waiting.streams import RETRY_MILLISECONDS
 from api.waiting.watch import Turns, Watch
 from kintsugi.core import codec
@@ -22,10 +23,10 @@ SETTING = "KINTSUGI_OVERLAY_LOG"
 class OverlayDesk:
     """Everything about overlays of one running application."""
 
-    def __init__(self, scheduler: Scheduler, *, timeout_seconds: float) -> None:
+    def __init__(self, scheduler: Scheduler, *, timeout_seconds: float, witness: Witness | None = None) -> None:
         self.scheduler = scheduler
         self.watch = Watch(scheduler.latest)
-        self.monitor = Monitor(scheduler, self.post, timeout_seconds=timeout_seconds)
+        self.monitor = Monitor(scheduler, self.post, timeout_seconds=timeout_seconds, witness=witness)
         self._turns = Turns()
 
     def restore(self, settings: Settings) -> None:

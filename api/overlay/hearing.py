@@ -20,6 +20,8 @@ class Hearing:
     overlay: Overlay
     heard: dict[str, float] = field(default_factory=dict)
     """When each present worker was heard last, or first listened for, in seconds."""
+    heard_here: dict[str, float] = field(default_factory=dict)
+    """When each of them gave a sign of life to this process last, in seconds."""
     lives: dict[str, int] = field(default_factory=dict)
     """Incarnation of each of them."""
     signs: dict[str, OverlaySign] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class Hearing:
         lives = {worker.id: worker.incarnation for worker in overlay.workers if worker.state in PRESENT}
         known = {worker for worker, life in lives.items() if self.lives.get(worker) == life}
         self.heard = {worker: self.heard[worker] if worker in known else now for worker in lives}
+        self.heard_here = {worker: at for worker, at in self.heard_here.items() if worker in known}
         self.signs = {worker: sign for worker, sign in self.signs.items() if worker in known}
         self.lives = lives
         wanted = {link.between: link.generation for link in overlay.links if link.state is LinkState.CONNECTING}
@@ -52,7 +55,7 @@ class Hearing:
             raise NotFoundError("is not in the overlay; join first", field="worker", value=heartbeat.worker)
         require_life(worker, heartbeat.incarnation)
         if worker.id in self.heard:
-            self.heard[worker.id] = now
+            self.heard[worker.id] = self.heard_here[worker.id] = now
         self.signs[worker.id] = OverlaySign(heartbeat=heartbeat, heard_at=heard_at)
 
     def lost(self, now: float, timeout_seconds: float) -> list[OverlayEvent]:

@@ -9,7 +9,7 @@ from api.jobs.clock import utc_now
 from api.overlay.book import Page
 from api.overlay.hearing import Hearing
 from api.overlay.scheduler import Scheduler
-from api.waiting.patrol import Patrol
+from api.waiting.patrol import Patrol, Witness
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlaySigns
 
@@ -25,9 +25,15 @@ class Monitor(Patrol[Hearing]):
     """
 
     def __init__(
-        self, scheduler: Scheduler, post: Post, *, timeout_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: Scheduler,
+        post: Post,
+        *,
+        timeout_seconds: float,
+        witness: Witness | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, witness)
         self._scheduler = scheduler
         self._post = post
         self._timeout = timeout_seconds

@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -252,6 +253,16 @@ LEASES = Table(
     Column("granted_at", String(32), nullable=False),
 )
 """What the workers of a job agreed on for each generation of theirs, where they said so. The primary key decides who was first."""
+
+SIGNS = Table(
+    "signs",
+    METADATA,
+    Column("process", String(32), primary_key=True),
+    Column("about", String(32), primary_key=True),
+    Column("told_at", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""Whom each process of the service has heard, by job: seconds before `told_at`, which is by the database's clock."""
 
 ENDINGS = Table(
     "endings",

@@ -9,7 +9,7 @@ from api.storage.engines import DATABASE_FIELD, POSTGRESQL
 from api.storage.tables import METADATA
 from kintsugi.core.errors import InvalidInputError, UnavailableError, some
 
-HEAD = "0003"
+HEAD = "0004"
 """The version that this code works with: that of the newest file in `api/storage/migrations/versions`."""
 LOCK = 0x6B696E74
 """Number of the lock under which PostgreSQL is upgraded."""

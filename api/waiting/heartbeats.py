@@ -33,6 +33,8 @@ class Listened:
     """Number of the log entry that told of each worker's last loss."""
     heard: dict[str, float] = field(default_factory=dict)
     """When each living worker was heard last, or when it was first listened for, in seconds."""
+    heard_here: dict[str, float] = field(default_factory=dict)
+    """When each of them gave a sign of life to this process last, in seconds."""
     beats: dict[str, float] = field(default_factory=dict)
     """When each host sent its last heartbeat."""
     periods: dict[str, float] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Listened:
         before, self.host_of = self.host_of, {worker.id: worker.host for worker in membership.cluster.workers}
         moved = {worker for worker, host in before.items() if self.host_of.get(worker) != host}
         self.heard = {worker: now if worker in moved else self.heard.get(worker, now) for worker in membership.alive}
+        self.heard_here = {worker: at for worker, at in self.heard_here.items() if worker in self.heard and worker not in moved}
 
     def is_behind(self, history: History) -> bool:
         """Whether something was logged since the last look that may change who is listened to, with or without a new plan."""
@@ -118,6 +121,7 @@ class Listened:
 
     def _heard_of(self, host: str, workers: Sequence[str], now: float) -> None:
         self.heard |= dict.fromkeys(workers, now)
+        self.heard_here |= dict.fromkeys(workers, now)
         if host in self.beats:
             self.periods[host] = now - self.beats[host]
         self.beats[host] = now

@@ -11,7 +11,7 @@ from api.jobs.admission import require_going_on
 from api.records import JobState, Records
 from api.service import utc_now
 from api.waiting.heartbeats import Listened
-from api.waiting.patrol import Patrol
+from api.waiting.patrol import Patrol, Witness
 from kintsugi.core.errors import ConflictError, InfeasibleError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
@@ -27,8 +27,10 @@ class HeartbeatWatch(Patrol[Listened]):
     whole timeout. Membership is read from the job's log whenever it may have changed, and always before a loss is declared.
     """
 
-    def __init__(self, records: Records, post: Post, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
+    def __init__(
+        self, records: Records, post: Post, *, witness: Witness | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(clock, witness)
         self._records = records
         self._post = post
         self._log = structlog.get_logger("kintsugi.api")
@@ -86,8 +88,6 @@ class HeartbeatWatch(Patrol[Listened]):
 
     async def _tell(self, job: str) -> None:
         """Log the losses of a job, once the log itself still knows these workers as alive."""
-        if not self._is_silent(job):
-            return
         lost: list[str | None] = []
         try:
             listened = await self._look(job)

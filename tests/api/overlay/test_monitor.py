@@ -13,6 +13,7 @@ from api.storage.store import Store
 from kintsugi.core.errors import NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.overlay import WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat
+from tests.api.waiting.witnesses import Between, told
 from tests.planner.overlay.world import mesh
 
 NOW = "2026-01-31T12:00:00Z"
@@ -111,7 +112,7 @@ def scheduler(database_url):
     store.close()
 
 
-def watching(scheduler, clock):
+def watching(scheduler, clock, witness=None):
     """A monitor, and whether its posts arrive."""
     away = []
 
@@ -120,7 +121,24 @@ def watching(scheduler, clock):
             raise UnavailableError("is away")
         scheduler.post(job, event)
 
-    return Monitor(scheduler, post, timeout_seconds=TIMEOUT, clock=clock), away
+    return Monitor(scheduler, post, timeout_seconds=TIMEOUT, witness=witness, clock=clock), away
+
+
+@pytest.mark.anyio
+async def test_one_heartbeat_that_goes_astray_loses_nobody(scheduler):
+    now, everybody = [100.0], []
+    one, other = (watching(scheduler, lambda: now[0], Between(everybody))[0] for _ in range(2))
+    await other.hear("llama", OverlayHeartbeat(worker="w00"))
+    for _ in range(6):
+        await one.hear("llama", OverlayHeartbeat(worker="w00"))
+        now[0] += 0.4 * TIMEOUT
+        for monitor in (one, other):
+            await told(monitor)
+            await monitor._declare("llama")
+    assert scheduler.page("llama").overlay.worker("w00").state is WorkerState.ACTIVE
+    now[0] += TIMEOUT
+    await other._declare("llama")
+    assert scheduler.page("llama").overlay.worker("w00").state is WorkerState.FAILED
 
 
 @pytest.mark.anyio
