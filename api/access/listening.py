@@ -11,7 +11,7 @@ from api.access.assembly import Access
 from api.access.tokens import Token
 from api.access.vault import CACHED_SECONDS, Vault
 from api.webhooks.moments import moment_of, text_of, utc_now
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.errors import NotFoundError, UnavailableError
 
 
 async def while_usable(messages: AsyncGenerator[bytes, None], token: Token | None, access: Access) -> AsyncGenerator[bytes, None]:
@@ -31,7 +31,10 @@ async def while_usable(messages: AsyncGenerator[bytes, None], token: Token | Non
                 return
             if token is not None and time.monotonic() - asked >= CACHED_SECONDS:
                 asked = time.monotonic()
-                token = await run_sync(_now, access.vault, token)
+                try:
+                    token = await run_sync(_now, access.vault, token)
+                except NotFoundError:  # it went with the rows of a database that was set back
+                    return
             if token is not None and not token.is_usable(text_of(utc_now())):
                 return
             yield message

@@ -14,6 +14,7 @@ from api.storage import states
 from api.storage.agenda import Agenda, move
 from api.storage.continuity import Head, Mark, SetBackError, moved, set_back
 from api.storage.database import Database
+from api.storage.engines import DATABASE_FIELD
 from api.storage.grouping import GroupCommit
 from api.storage.legible import contradictory, loaded
 from api.storage.positions import numbered
@@ -39,7 +40,7 @@ from api.storage.upgrade import require_current, require_unchanged, upgrade
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.ending import Ending
-from kintsugi.core.errors import ConflictError, NotFoundError
+from kintsugi.core.errors import ConflictError, NotFoundError, UnavailableError
 from kintsugi.core.version import __version__
 
 T = TypeVar("T")
@@ -333,9 +334,15 @@ class Store:
         return result
 
     def body(self, digest: str) -> str:
-        """The text of the document that is stored under this digest."""
+        """The text of the document that is stored under this digest.
+
+        Raises:
+            UnavailableError: it is not there any more: the database was set back a moment ago.
+        """
         with self._database.reading() as connection:
-            body: str = connection.execute(select(DOCUMENTS.c.body).where(DOCUMENTS.c.digest == digest)).scalar_one()
+            body: str | None = connection.execute(select(DOCUMENTS.c.body).where(DOCUMENTS.c.digest == digest)).scalar_one_or_none()
+        if body is None:
+            raise UnavailableError("what a job refers to is not there: the database was emptied or set back", field=DATABASE_FIELD)
         return body
 
     def _require(self, job: str, head: Head) -> None:

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from sqlalchemy import delete
 
 from api.access.assembly import access_of
 from api.access.listening import while_usable
 from api.access.tokens import NewToken
 from api.settings import Settings
 from api.storage.database import Database
+from api.storage.tables import TOKENS
 from kintsugi.core.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +57,17 @@ async def heard(access, token, meanwhile=lambda: None):
 async def test_a_usable_token_and_none_where_none_is_needed_hear_everything(access, vault, always_asked):
     assert await heard(access, None) == [0, 1, 2, 3]
     assert await heard(access, vault.issue(NewToken(name="x")).token) == [0, 1, 2, 3]
+
+
+async def test_a_token_that_is_not_there_any_more_hears_nothing_more(access, vault, always_asked):
+    """As where the database was set back to before it was issued."""
+    token = vault.issue(NewToken(name="x")).token
+
+    def set_back():
+        with vault._database.writing() as connection:
+            connection.execute(delete(TOKENS))
+
+    assert await heard(access, token, set_back) == [0, 1]
 
 
 async def test_who_has_none_hears_nothing_more_once_there_is_one(access, vault, always_asked):

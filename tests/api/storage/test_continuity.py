@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 
 from api.storage.continuity import Head, SetBackError
 from api.storage.store import Store
-from kintsugi.core.errors import NotFoundError
+from kintsugi.core.errors import NotFoundError, UnavailableError
 from tests.api.overlay.test_routes import OVERLAY, join
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.storage.test_durability import assert_whole, serving
@@ -257,3 +257,13 @@ def test_an_overlay_is_the_one_that_is_there(archive, is_as_long_again):
         with ThreadPoolExecutor(1) as thread:
             waited = thread.submit(client.get, OVERLAY, params=asked)
             assert join(client, "w03", "w00") == waited.result(240.0).json()
+
+
+def test_a_document_that_is_gone_is_told_as_what_the_database_lacks(archive):
+    store = Store(archive.url)
+    store.open()
+    try:
+        with pytest.raises(UnavailableError, match="is not there: the database was emptied or set back"):
+            store.body("0" * 64)
+    finally:
+        store.close()
