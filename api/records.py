@@ -167,6 +167,10 @@ class Records:
         kept = self._gathered.get(job)
         return kept.entry if kept is not None and kept.after < entry.number < kept.entry.number else None
 
+    def latest_numbers(self, jobs: Sequence[str]) -> Mapping[str, int]:
+        """Number of the last entry of each job's log."""
+        return self.store.latest_numbers(jobs)
+
     def latest_generations(self, jobs: Sequence[str]) -> Mapping[str, int]:
         """Generation of each job's plan to go on with; jobs that are not there, or cannot be read, are left out."""
         found = dict(self.store.latest_generations(jobs))

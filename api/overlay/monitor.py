@@ -75,6 +75,14 @@ class Monitor(Patrol[Hearing]):
     def _timeout_seconds(self) -> float | None:
         return self._timeout if self._heard else None
 
+    async def _catch_up(self) -> None:
+        """Take over who is in overlays that other processes went on with."""
+        generations = await run_sync(self._scheduler.latest, list(self._heard))
+        for job, generation in generations.items():
+            hearing = self._heard.get(job)
+            if hearing is not None and hearing.overlay.generation != generation:
+                hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
+
     def _listen(self, job: str, overlay: Overlay) -> Hearing:
         hearing = self._heard.get(job) or Hearing(overlay=overlay)
         hearing.look(overlay, self._clock())

@@ -290,6 +290,13 @@ class Store:
                 found.update({row.event_id: entry_of(row) for row in connection.execute(ENTRIES_OF_EVENTS, asked)})
         return found
 
+    def latest_numbers(self, jobs: Sequence[str]) -> dict[str, int]:
+        """Number of the last entry of each job's log; 0 where nothing was logged."""
+        latest = select(func.max(LOG.c.number)).where(LOG.c.job == JOBS.c.id).scalar_subquery()
+        query = select(JOBS.c.id, func.coalesce(latest, 0)).where(JOBS.c.id.in_(jobs))
+        with self._database.reading() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
+
     def latest_generations(self, jobs: Sequence[str]) -> dict[str, int]:
         """Generation of each job's latest decision."""
         latest = select(func.max(DECISIONS.c.generation)).where(DECISIONS.c.job == JOBS.c.id).scalar_subquery()

@@ -260,9 +260,10 @@ SIGNS = Table(
     Column("process", String(32), primary_key=True),
     Column("about", String(32), primary_key=True),
     Column("told_at", Double, nullable=False),
+    Column("period_seconds", Double, nullable=False),
     Column("body", Text, nullable=False),
 )
-"""Whom each process of the service has heard, by job: seconds before `told_at`, which is by the database's clock."""
+"""Whom each process of the service has heard, by job: seconds before `told_at`, which is by a clock that all share."""
 
 ENDINGS = Table(
     "endings",

@@ -1,7 +1,7 @@
 """What each process of the service heard itself, told to all others over the database: none of them hears everybody.
 
 A balancer gives each host's connection to one of the processes. What one has not heard may have been heard by another one, which
-tells so several times in every timeout; whoever is about to declare a loss asks first.
+tells so several times in every timeout.
 """
 
 import json
@@ -15,8 +15,13 @@ from api.storage.database import Database
 from api.storage.engines import POSTGRESQL
 from api.storage.tables import SIGNS
 
+OVERDUE_PERIODS = 2.0
+"""After so many of its own periods without a word nobody knows whom a process hears."""
 _KEPT_SECONDS = 3600.0
 """How long what a process told is kept; one that has ended tells no more."""
+
+Heard = Mapping[str, Mapping[str, float]]
+"""When each worker was heard last, by job, in seconds."""
 
 
 class Hearsay:
@@ -27,40 +32,44 @@ class Hearsay:
         self._database, self._about, self._clock = database, about, clock
         self._process = uuid4().hex
 
-    def give(self, heard: Mapping[str, Mapping[str, float]]) -> None:
-        """Replace what was told before: by job and worker, when it was heard here last, in seconds.
+    def exchange(self, heard: Heard, *, period_seconds: float, since: float) -> dict[str, dict[str, float]]:
+        """Tell all others who was heard here, in the place of what was told before, and be told by them.
+
+        Whom a process heard whose word is overdue counts as heard until it was: where that has ended its hosts come to another
+        one, and have their whole timeout for it.
+
+        Args:
+            heard: here.
+            period_seconds: from this exchange to the next.
+            since: when exchanges began to succeed, after which others have to have told something to be overdue.
 
         Raises:
-            UnavailableError: the database does not answer.
+            UnavailableError: the database does not answer; nothing was told.
         """
+        others: dict[str, dict[str, float]] = {}
         with self._database.writing() as connection:
+            own = (SIGNS.c.process == self._process) & (SIGNS.c.about == self._about)
+            connection.execute(delete(SIGNS).where(own))
             now, own_now = _seconds(connection), self._clock()
             ages = {job: {worker: round(own_now - at, 3) for worker, at in workers.items()} for job, workers in heard.items()}
-            own = (SIGNS.c.process == self._process) & (SIGNS.c.about == self._about)
-            connection.execute(delete(SIGNS).where(own | (SIGNS.c.told_at < now - _KEPT_SECONDS)))
-            row = {"process": self._process, "about": self._about, "told_at": now, "body": json.dumps(ages)}
-            connection.execute(insert(SIGNS), row)
-
-    def heard(self, job: str) -> dict[str, float]:
-        """When any other process heard each worker of a job last, in seconds; those that none has heard are not there.
-
-        Raises:
-            UnavailableError: the database does not answer.
-        """
-        theirs = (SIGNS.c.process != self._process) & (SIGNS.c.about == self._about)
-        with self._database.reading() as connection:
-            rows = connection.execute(select(SIGNS.c.told_at, SIGNS.c.body).where(theirs)).all()
-            now, own_now = _seconds(connection), self._clock()
-        found: dict[str, float] = {}
-        for told_at, body in rows:
-            for worker, age in json.loads(body).get(job, {}).items():
-                found[worker] = max(found.get(worker, float("-inf")), own_now - (now - told_at) - age)
-        return found
+            row = {"process": self._process, "about": self._about, "told_at": now, "period_seconds": period_seconds}
+            connection.execute(insert(SIGNS), row | {"body": json.dumps(ages)})
+            connection.execute(delete(SIGNS).where(SIGNS.c.told_at < now - _KEPT_SECONDS))
+            told = connection.execute(select(SIGNS).where(SIGNS.c.process != self._process, SIGNS.c.about == self._about)).all()
+        for word in told:
+            if word.told_at > now:  # the clock was set back since: its next word counts
+                continue
+            told_at, overdue_at = own_now - (now - word.told_at), OVERDUE_PERIODS * word.period_seconds
+            least = max(told_at + overdue_at, since) if now - word.told_at > overdue_at else float("-inf")
+            for job, workers in json.loads(word.body).items():
+                known = others.setdefault(job, {})
+                known |= {worker: max(told_at - age, least, known.get(worker, least)) for worker, age in workers.items()}
+        return others
 
 
 def _seconds(connection: Connection) -> float:
-    """The database's clock, which is that of all processes; that of a file is its machine's."""
+    """A clock that all processes share: the server's; for a file, its machine's, which nobody sets."""
     if connection.dialect.name != POSTGRESQL:
-        return time.time()
+        return time.monotonic()
     found: float = connection.execute(select(cast(extract("epoch", func.clock_timestamp()), Double))).scalar_one()
     return found

@@ -1,5 +1,6 @@
 """Signs of life in memory: who was heard when, by a monotonic clock, and who has been silent for too long."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -24,6 +25,8 @@ class Listened:
     job: str
     timeout_seconds: float | None
     generation: int = -1
+    number: int = 0
+    """Of the last log entry that was looked at."""
     host_of: Mapping[str, str] = field(default_factory=dict)
     """Of every worker of the cluster."""
     membership: Membership | None = None
@@ -43,12 +46,13 @@ class Listened:
     def look(self, state: JobState, now: float) -> None:
         """Take over who lives by the job's log; whoever is new, or on another host, has the whole timeout."""
         history, membership = state.history, state.history.membership
-        self.generation, self.membership = history.generation, membership
-        self.incarnations, self.lost_at = history.incarnations, history.lost_at
+        self.generation, self.number, self.membership = history.generation, history.number, membership
+        lives, self.incarnations, self.lost_at = self.incarnations, history.incarnations, history.lost_at
         before, self.host_of = self.host_of, {worker.id: worker.host for worker in membership.cluster.workers}
         moved = {worker for worker, host in before.items() if self.host_of.get(worker) != host}
         self.heard = {worker: now if worker in moved else self.heard.get(worker, now) for worker in membership.alive}
-        self.heard_here = {worker: at for worker, at in self.heard_here.items() if worker in self.heard and worker not in moved}
+        anew = {worker for worker, life in self.incarnations.items() if lives.get(worker, 0) != life}
+        self.heard_here = {worker: at for worker, at in self.heard_here.items() if worker in self.heard.keys() - moved - anew}
 
     def is_behind(self, history: History) -> bool:
         """Whether something was logged since the last look that may change who is listened to, with or without a new plan."""
@@ -115,9 +119,9 @@ class Listened:
                 found += [self._event(EventKind.WORKER_FAILED, w, [w], now, observed_at) for w in workers]
         return tuple(found)
 
-    def forgive(self, seconds: float) -> None:
-        """Time in which the service itself did not listen is nobody's silence."""
-        self.heard = {worker: heard + seconds for worker, heard in self.heard.items()}
+    def forgive(self, seconds: float, now: float = math.inf) -> None:
+        """Time in which the service itself did not listen is nobody's silence; nobody was heard later than now."""
+        self.heard = {worker: min(heard + seconds, now) for worker, heard in self.heard.items()}
 
     def _heard_of(self, host: str, workers: Sequence[str], now: float) -> None:
         self.heard |= dict.fromkeys(workers, now)

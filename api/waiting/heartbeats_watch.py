@@ -12,7 +12,7 @@ from api.records import JobState, Records
 from api.service import utc_now
 from api.waiting.heartbeats import Listened
 from api.waiting.patrol import Patrol, Witness
-from kintsugi.core.errors import ConflictError, InfeasibleError
+from kintsugi.core.errors import ConflictError, InfeasibleError, NotFoundError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
 
@@ -67,6 +67,15 @@ class HeartbeatWatch(Patrol[Listened]):
             del self._heard[job]
         elif listened.is_behind(state.history):
             listened.look(state, self._clock())
+
+    async def _catch_up(self) -> None:
+        """Take over who lives in jobs whose logs other processes went on with: whoever is lost there is told so here, too."""
+        numbers = await run_sync(self._records.latest_numbers, list(self._heard))
+        for job, number in numbers.items():
+            listened = self._heard.get(job)
+            if listened is not None and listened.number != number:
+                with suppress(ConflictError, NotFoundError):  # it has ended, and is listened to no more
+                    await self._look(job)
 
     async def _look(self, job: str) -> Listened:
         state: JobState = await run_sync(self._records.state, job)

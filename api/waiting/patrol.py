@@ -1,8 +1,10 @@
 """Looks again and again for who fell silent, as often as the shortest timeout asks for."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -10,14 +12,11 @@ import structlog
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
-from api.outages import Outage, Outages
+from api.outages import Outages
+from api.waiting.exchanges import Exchanges
 
 TICKS = 20
 """Looks per timeout."""
-TELLINGS = 4
-"""Per timeout: hosts tell three times in it that they live, and what was heard must not be old by the time that others read it."""
-SHORTEST_TELLING_SECONDS, LONGEST_TELLING_SECONDS = 0.25, 5.0
-"""From one to the next."""
 SHORTEST_TICK_SECONDS, LONGEST_TICK_SECONDS = 0.02, 1.0
 
 
@@ -29,8 +28,8 @@ class Listening(Protocol):
     heard_here: dict[str, float]
     """When each of them gave a sign of life to this process last, in seconds."""
 
-    def forgive(self, seconds: float) -> None:
-        """Take time in which the service itself did not listen off everybody's silence."""
+    def forgive(self, seconds: float, now: float = math.inf) -> None:
+        """Take time in which the service itself did not listen off everybody's silence, who was heard up to now."""
 
 
 ListeningT = TypeVar("ListeningT", bound=Listening)
@@ -39,11 +38,13 @@ ListeningT = TypeVar("ListeningT", bound=Listening)
 class Witness(Protocol):
     """Stands between the processes that listen."""
 
-    def give(self, heard: Mapping[str, Mapping[str, float]]) -> None:
-        """Tell the others who was heard here, by job and worker, in seconds. Raises KintsugiError: that cannot be done now."""
+    def exchange(
+        self, heard: Mapping[str, Mapping[str, float]], *, period_seconds: float, since: float
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Tell the others who was heard here, by job and worker, in seconds, and be told whom they heard.
 
-    def heard(self, job: str) -> Mapping[str, float]:
-        """When others heard the workers of a job, in seconds. Raises KintsugiError: that cannot be known now."""
+        Raises KintsugiError: that cannot be done now.
+        """
 
 
 class Patrol(ABC, Generic[ListeningT]):
@@ -53,12 +54,13 @@ class Patrol(ABC, Generic[ListeningT]):
         """`witness` is there where several processes may listen to one job."""
         self._clock = clock
         self._witness = witness
-        self._given_at, self._is_giving = float("-inf"), False
-        self._ungiven = Outage("tell other processes of the service who was heard")
+        self._exchanges = Exchanges()
         self._heard: dict[str, ListeningT] = {}
         """By job."""
         self._changed = anyio.Event()
         self._closed = False
+        self._noticed: dict[str, float] = {}
+        """When somebody was found silent, by job."""
         self._untold = Outages("tell who fell silent")
         self._being_told: set[str] = set()
         """Jobs about which the log is told right now: what is planned for one keeps no loss of another."""
@@ -86,7 +88,7 @@ class Patrol(ABC, Generic[ListeningT]):
 
     def forget(self) -> None:
         """Begin anew, as after a restart: each job with what is heard of it next."""
-        self._heard = {}
+        self._heard, self._noticed = {}, {}
 
     async def run(self) -> None:
         """Declare who fell silent, until the service stops."""
@@ -94,57 +96,58 @@ class Patrol(ABC, Generic[ListeningT]):
             while not self._closed:
                 await self._tick()
                 self._go_round(tasks)
-                self._tell_others(tasks)
+                if self._witness is not None and self._exchanges.is_due(self._clock(), self._timeout_seconds(), self._noticed):
+                    tasks.start_soon(self._exchange, self._witness)
 
     def _go_round(self, tasks: TaskGroup) -> None:
         at_rest = [] if self._closed else [job for job in self._heard if job not in self._being_told]
         for job in at_rest:
-            if self._is_silent(job):
+            if not self._is_silent(job):
+                self._noticed.pop(job, None)
+                self._untold.is_over(job)
+            elif self._is_certain(job):
                 self._being_told.add(job)
                 tasks.start_soon(self._declare, job)
-            else:
-                self._untold.is_over(job)
+
+    def _is_certain(self, job: str) -> bool:
+        """Whether no other process can have heard who was found silent: all would have told so since."""
+        if self._witness is None:
+            return True
+        now = self._clock()
+        return self._exchanges.are_known_since(self._noticed.setdefault(job, now), now)
 
     async def _declare(self, job: str) -> None:
         """Tell the log who fell silent, or whoever reads the service's why not."""
         try:
-            await self._ask_others(job)
-            if self._is_silent(job):
-                await self._tell(job)
+            await self._tell(job)
         except Exception as error:  # one job's misfortune is not the others'
             self._untold.goes_on(job, error)
         else:
+            self._noticed.pop(job, None)
             self._untold.is_over(job)
         finally:
             self._being_told.discard(job)
 
-    async def _ask_others(self, job: str) -> None:
-        if self._witness is None:
-            return
-        heard = await run_sync(self._witness.heard, job)
-        if (listening := self._heard.get(job)) is not None:
-            known = listening.heard
-            known |= {worker: max(known[worker], at) for worker, at in heard.items() if worker in known}
-
-    def _tell_others(self, tasks: TaskGroup) -> None:
-        timeout = self._timeout_seconds()
-        if self._witness is None or timeout is None or self._is_giving or self._closed:
-            return
-        seconds = max(SHORTEST_TELLING_SECONDS, min(LONGEST_TELLING_SECONDS, timeout / TELLINGS))
-        if self._clock() - self._given_at >= seconds:
-            self._given_at, self._is_giving = self._clock(), True
-            heard = {job: dict(listening.heard_here) for job, listening in self._heard.items()}
-            tasks.start_soon(self._give, self._witness, heard)
-
-    async def _give(self, witness: Witness, heard: Mapping[str, Mapping[str, float]]) -> None:
+    async def _exchange(self, witness: Witness) -> None:
+        """Tell other processes who was heard here, and take over what they heard, and what they wrote."""
+        began, period = self._exchanges.begin(self._clock(), self._timeout_seconds()), self._exchanges.period_seconds
+        heard = {job: dict(listening.heard_here) for job, listening in self._heard.items()}
+        exchange = partial(witness.exchange, heard, period_seconds=period, since=self._exchanges.since(began))
         try:
-            await run_sync(witness.give, heard)
-        except Exception as error:  # who is heard here is heard all the same
-            self._ungiven.goes_on(error)
-        else:
-            self._ungiven.is_over()
-        finally:
-            self._is_giving = False
+            elsewhere = await run_sync(exchange)
+            await self._catch_up()
+        except Exception as error:  # who is heard here is heard all the same, and nobody is declared
+            self._exchanges.failed(error)
+            return
+        now = self._clock()
+        away = self._exchanges.succeeded(began, now)
+        for job, listening in self._heard.items():
+            listening.forgive(away, now)
+            known, told = listening.heard, elsewhere.get(job, {})
+            known |= {worker: max(known[worker], at) for worker, at in told.items() if worker in known}
+
+    async def _catch_up(self) -> None:
+        """Take over what other processes wrote about those who are listened to. Raises KintsugiError: that cannot be read now."""
 
     def _begin(self, job: str, listening: ListeningT) -> ListeningT:
         """Listen to a job from now on."""
@@ -173,5 +176,6 @@ class Patrol(ABC, Generic[ListeningT]):
     def _forgive(self, seconds: float) -> None:
         """A service that was stopped or too busy to listen takes that time off everybody's silence."""
         structlog.get_logger("kintsugi.api").warning("did not listen to heartbeats for a while", seconds=round(seconds, 3))
+        self._exchanges.forgiven(seconds)
         for listening in self._heard.values():
             listening.forgive(seconds)

@@ -13,7 +13,7 @@ from api.storage.store import Store
 from kintsugi.core.errors import NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.overlay import WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat
-from tests.api.waiting.witnesses import Between, told
+from tests.api.waiting.witnesses import Between
 from tests.planner.overlay.world import mesh
 
 NOW = "2026-01-31T12:00:00Z"
@@ -128,17 +128,23 @@ def watching(scheduler, clock, witness=None):
 async def test_one_heartbeat_that_goes_astray_loses_nobody(scheduler):
     now, everybody = [100.0], []
     one, other = (watching(scheduler, lambda: now[0], Between(everybody))[0] for _ in range(2))
+
+    async def pass_by(seconds):
+        now[0] += seconds
+        for monitor in (one, other):
+            await monitor._exchange(monitor._witness)
+        for monitor in (one, other):
+            await monitor._declare("llama")
+
     await other.hear("llama", OverlayHeartbeat(worker="w00"))
     for _ in range(6):
         await one.hear("llama", OverlayHeartbeat(worker="w00"))
-        now[0] += 0.4 * TIMEOUT
-        for monitor in (one, other):
-            await told(monitor)
-            await monitor._declare("llama")
+        await pass_by(0.4 * TIMEOUT)
     assert scheduler.page("llama").overlay.worker("w00").state is WorkerState.ACTIVE
-    now[0] += TIMEOUT
-    await other._declare("llama")
+    for _ in range(3):
+        await pass_by(0.4 * TIMEOUT)
     assert scheduler.page("llama").overlay.worker("w00").state is WorkerState.FAILED
+    assert {*one._heard["llama"].lives, *other._heard["llama"].lives} == set()
 
 
 @pytest.mark.anyio

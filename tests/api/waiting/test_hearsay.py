@@ -3,18 +3,23 @@
 from contextlib import closing
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from api.app import create_app
 from api.storage.database import Database
 from api.storage.tables import SIGNS
-from api.waiting.hearsay import Hearsay
+from api.waiting.exchanges import EXCHANGES, SETTLING_PERIODS
+from api.waiting.hearsay import OVERDUE_PERIODS, Hearsay
 from api.waiting.heartbeats_watch import HeartbeatWatch
-from tests.api.requests import new_job
+from tests.api.requests import EVENTS, event, new_job
 from tests.api.waiting.test_heartbeats import HEARTBEATS, NOW, TIMEOUT, Records, beats
-from tests.api.waiting.witnesses import Between, told
+from tests.api.waiting.witnesses import Between
 from tests.runtime.runs import eventually
+
+PERIOD = TIMEOUT / EXCHANGES
+SLACK = 1.0
+"""Seconds that may pass between two lines here."""
 
 
 @pytest.fixture
@@ -23,82 +28,143 @@ def database(database_url):
         yield opened
 
 
+def process(database, now, about="jobs"):
+    """What one process does between the others, by a clock that stands."""
+    hearsay = Hearsay(database, about, clock=lambda: now)
+    return lambda heard, since=0.0: hearsay.exchange(heard, period_seconds=100.0, since=since)
+
+
 @pytest.mark.both_databases
 def test_what_a_process_heard_is_known_to_the_others_by_their_own_clocks(database):
-    mine, theirs = Hearsay(database, "jobs", clock=lambda: 103.0), Hearsay(database, "jobs", clock=lambda: 50.0)
-    mine.give({"llama": {"w00": 100.0, "w01": 103.0}, "gpt": {"w02": 90.0}})
-    assert theirs.heard("llama") == {"w00": pytest.approx(47.0, abs=1.0), "w01": pytest.approx(50.0, abs=1.0)}
-    assert theirs.heard("gpt") == {"w02": pytest.approx(37.0, abs=1.0)}
-    assert theirs.heard("other") == {}
-    assert mine.heard("llama") == {}
-    assert Hearsay(database, "overlays").heard("llama") == {}
+    mine, theirs = process(database, 103.0), process(database, 50.0)
+    assert mine({"llama": {"w00": 100.0, "w01": 103.0}, "gpt": {"w02": 90.0}}) == {}
+    assert theirs({}) == {
+        "llama": {"w00": pytest.approx(47.0, abs=SLACK), "w01": pytest.approx(50.0, abs=SLACK)},
+        "gpt": {"w02": pytest.approx(37.0, abs=SLACK)},
+    }
+    assert mine({}) == {}
+    assert process(database, 0.0, "overlays")({}) == {}
 
 
 @pytest.mark.both_databases
 def test_of_what_was_told_the_latest_counts(database):
-    one, other, third = (Hearsay(database, "jobs", clock=lambda: 100.0) for _ in range(3))
-    one.give({"llama": {"w00": 60.0}})
-    other.give({"llama": {"w00": 80.0, "w01": 70.0}})
-    assert third.heard("llama") == {"w00": pytest.approx(80.0, abs=1.0), "w01": pytest.approx(70.0, abs=1.0)}
-    other.give({"llama": {"w01": 90.0}})
-    assert third.heard("llama") == {"w00": pytest.approx(60.0, abs=1.0), "w01": pytest.approx(90.0, abs=1.0)}
+    one, other, third = (process(database, 100.0) for _ in range(3))
+    one({"llama": {"w00": 60.0}})
+    other({"llama": {"w00": 80.0, "w01": 70.0}})
+    assert third({})["llama"] == {"w00": pytest.approx(80.0, abs=SLACK), "w01": pytest.approx(70.0, abs=SLACK)}
+    other({"llama": {"w01": 90.0}})
+    assert third({})["llama"] == {"w00": pytest.approx(60.0, abs=SLACK), "w01": pytest.approx(90.0, abs=SLACK)}
+
+
+def told_before(database, seconds):
+    """All that was told is so much older than it is."""
+    with database.writing() as connection:
+        connection.execute(update(SIGNS).values(told_at=SIGNS.c.told_at - seconds))
 
 
 @pytest.mark.both_databases
-def test_what_processes_told_that_are_long_gone_is_forgotten(database):
-    with database.writing() as connection:
-        connection.execute(insert(SIGNS), {"process": "gone", "about": "overlays", "told_at": 1.0, "body": "{}"})
-    Hearsay(database, "jobs").give({})
+def test_whom_a_process_hears_that_says_nothing_more_has_the_whole_timeout_from_when_its_word_was_due(database):
+    process(database, 0.0)({"llama": {"w00": -30.0}})
+    told_before(database, 1_000.0)
+    other = process(database, 5_000.0)
+    due = 5_000.0 - 1_000.0 + OVERDUE_PERIODS * 100.0
+    assert other({})["llama"] == {"w00": pytest.approx(due, abs=SLACK)}
+    assert other({}, 4_900.0)["llama"] == {"w00": 4_900.0}
+
+
+@pytest.mark.both_databases
+def test_words_of_a_clock_that_was_set_back_do_not_count_and_old_ones_are_forgotten(database):
+    process(database, 0.0)({"llama": {"w00": 0.0}})
+    told_before(database, -50.0)
+    other = process(database, 0.0)
+    assert other({}) == {}
+    told_before(database, 5_000.0)
+    other({})
     with database.reading() as connection:
-        assert "gone" not in connection.execute(select(SIGNS.c.process)).scalars().all()
+        assert len(connection.execute(select(SIGNS.c.process)).all()) == 1
+
+
+class Crowd:
+    """Processes that listen to the job of `Records`, by one clock; each exchanges on time unless it is away."""
+
+    def __init__(self, count: int) -> None:
+        self.records, self.now, everybody = Records(), 100.0, []
+        self.between = [Between(everybody) for _ in range(count)]
+        self.watches = [
+            HeartbeatWatch(self.records, self.records.post, witness=one, clock=lambda: self.now) for one in self.between
+        ]
+
+    async def pass_by(self, seconds: float) -> None:
+        """A tick of all."""
+        self.now += seconds
+        for watch in self.watches:
+            if watch._exchanges.is_due(self.now, watch._timeout_seconds(), watch._noticed):
+                await watch._exchange(watch._witness)
+        for watch in self.watches:
+            for job in list(watch._heard):
+                if not watch._is_silent(job):
+                    watch._noticed.pop(job, None)
+                elif watch._is_certain(job):
+                    await watch._declare(job)
+
+    async def train(self, seconds: float, *heard_at: tuple[int, str]) -> None:
+        """Hosts beat, each at one of the processes, for so long."""
+        for number in range(round(seconds / (0.1 * TIMEOUT))):
+            for watch, host in heard_at if number % 3 == 0 else ():
+                first = 2 * int(host[1:])
+                await self.watches[watch].hear("llama", beats(host, f"w{first:02d}", f"w{first + 1:02d}"))
+            await self.pass_by(0.1 * TIMEOUT)
 
 
 @pytest.mark.anyio
 async def test_hosts_that_each_keep_to_one_process_are_lost_to_none_while_they_live():
-    records, now, everybody = Records(), [100.0], []
-    one, other = (HeartbeatWatch(records, records.post, witness=Between(everybody), clock=lambda: now[0]) for _ in range(2))
-    for _ in range(9):
-        await one.hear("llama", beats("h00", "w00", "w01"))
-        await other.hear("llama", beats("h01", "w02", "w03"))
-        await other.hear("llama", beats("h02", "w04", "w05"))
-        now[0] += 0.3 * TIMEOUT
-        for patrol in (one, other):
-            await told(patrol)
-        for patrol in (one, other):
-            await patrol._declare("llama")
-    assert records.logged == []
-    for _ in range(5):
-        await one.hear("llama", beats("h00", "w00", "w01"))
-        await other.hear("llama", beats("h01", "w02", "w03"))
-        now[0] += 0.3 * TIMEOUT
-        for patrol in (one, other):
-            await told(patrol)
-            await patrol._declare("llama")
-    assert records.logged == [{"h02"}]
+    crowd = Crowd(2)
+    await crowd.train(5 * TIMEOUT, (0, "h00"), (1, "h01"), (1, "h02"))
+    assert crowd.records.logged == []
+    await crowd.train(2 * TIMEOUT, (0, "h00"), (1, "h01"))
+    assert crowd.records.logged == [{"h02"}]
 
 
 @pytest.mark.anyio
-async def test_while_nobody_can_say_who_was_heard_elsewhere_nobody_is_lost():
-    records, now, everybody = Records(), [100.0], []
-    between = Between(everybody)
-    watch = HeartbeatWatch(records, records.post, witness=between, clock=lambda: now[0])
-    await watch.hear("llama", beats("h00", "w00", "w01"))
-    now[0] += 2 * TIMEOUT
-    between.is_away = True
-    await watch._declare("llama")
-    assert records.logged == []
-    between.is_away = False
-    await watch._declare("llama")
-    assert records.logged == [{"h00", "h01", "h02"}]
+@pytest.mark.parametrize("num_processes", [1, 2])
+async def test_time_in_which_the_database_was_away_is_nobodys_silence(num_processes):
+    crowd = Crowd(num_processes)
+    hosts = [(0, "h00"), (num_processes - 1, "h01"), (num_processes - 1, "h02")]
+    await crowd.train(2 * TIMEOUT, *hosts)
+    for one in crowd.between:
+        one.is_away = True
+    await crowd.train(3 * TIMEOUT, *hosts)
+    for one in crowd.between:
+        one.is_away = False
+    await crowd.train(3 * TIMEOUT, *hosts)
+    assert crowd.records.logged == []
+    await crowd.train(2 * TIMEOUT, *hosts[:2])
+    assert crowd.records.logged == [{"h02"}]
+
+
+@pytest.mark.anyio
+async def test_who_fell_silent_while_the_database_was_away_is_lost_once_others_could_have_told_of_them():
+    crowd = Crowd(1)
+    await crowd.train(TIMEOUT, (0, "h00"), (0, "h01"), (0, "h02"))
+    crowd.between[0].is_away = True
+    await crowd.train(5 * TIMEOUT, (0, "h00"), (0, "h01"))
+    assert crowd.records.logged == []
+    crowd.between[0].is_away = False
+    await crowd.train(SETTLING_PERIODS * PERIOD - 0.2 * TIMEOUT, (0, "h00"), (0, "h01"))
+    assert crowd.records.logged == []
+    await crowd.train(1.5 * TIMEOUT, (0, "h00"), (0, "h01"))
+    assert crowd.records.logged == [{"h02"}]
 
 
 @pytest.mark.both_databases
-def test_a_service_tells_the_others_whom_it_hears(settings, database):
+def test_a_service_tells_the_others_whom_it_hears_and_hears_of_what_they_wrote(settings, database):
     other = Hearsay(database, "jobs")
-    with TestClient(create_app(settings)) as client:
-        client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "heartbeat_timeout_seconds": 5.0}))
-        workers = client.get("/v1/jobs/llama").json()["cluster"]["workers"]
-        host = workers[0]["host"]
-        names = [worker["id"] for worker in workers if worker["host"] == host]
-        assert client.post(HEARTBEATS, json={"host": host, "workers": names, "observed_at": NOW}).status_code == 200
-        assert eventually(lambda: other.heard("llama"), bool).keys() == set(names)
+    with TestClient(create_app(settings)) as here, TestClient(create_app(settings)) as there:
+        here.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "heartbeat_timeout_seconds": 5.0}))
+        beat = {"host": "h00", "workers": ["w00", "w01"], "observed_at": NOW}
+        assert here.post(HEARTBEATS, json=beat).status_code == 200
+        heard = eventually(lambda: other.exchange({}, period_seconds=1.0, since=0.0), bool)
+        assert heard["llama"].keys() == {"w00", "w01"}
+        assert there.post(EVENTS, json=event("a", 0, "w00")).status_code == 200
+        answer = eventually(lambda: here.post(HEARTBEATS, json=beat), lambda response: response.status_code != 200)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "stale_incarnation")

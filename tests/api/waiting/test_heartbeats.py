@@ -143,6 +143,9 @@ class Records:
 
     known_state = state
 
+    def latest_numbers(self, jobs):
+        return dict.fromkeys(jobs, self.history.number)
+
     async def post(self, job, events):
         if self.away:
             raise UnavailableError("away")

@@ -1,9 +1,7 @@
 """Processes of one clock that listen to one job, without a database between them."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from api.waiting.patrol import Patrol
 from kintsugi.core.errors import UnavailableError
 
 
@@ -15,16 +13,14 @@ class Between:
         self.own: Mapping[str, Mapping[str, float]] = {}
         everybody.append(self)
 
-    def give(self, heard: Mapping[str, Mapping[str, float]]) -> None:
-        self.own = heard
-
-    def heard(self, job: str) -> dict[str, float]:
+    def exchange(
+        self, heard: Mapping[str, Mapping[str, float]], *, period_seconds: float, since: float
+    ) -> dict[str, dict[str, float]]:
         if self.is_away:
             raise UnavailableError("away")
-        return {worker: at for one in self.everybody if one is not self for worker, at in one.own.get(job, {}).items()}
-
-
-async def told(patrol: Patrol[Any]) -> None:
-    """It tells the others now."""
-    assert patrol._witness is not None
-    await patrol._give(patrol._witness, {job: dict(one.heard_here) for job, one in patrol._heard.items()})
+        self.own = heard
+        found: dict[str, dict[str, float]] = {}
+        for one in self.everybody:
+            for job, workers in one.own.items() if one is not self else ():
+                found.setdefault(job, {}).update(workers)
+        return found

@@ -16,5 +16,6 @@ def upgrade() -> None:
         sa.Column("process", sa.String(32), primary_key=True),
         sa.Column("about", sa.String(32), primary_key=True),
         sa.Column("told_at", sa.Double, nullable=False),
+        sa.Column("period_seconds", sa.Double, nullable=False),
         sa.Column("body", sa.Text, nullable=False),
     )
