@@ -31,7 +31,12 @@ def let_go(groups: list[Group], name: str, before: Callable[[list[Group]], None]
         return
     thread = threading.Thread(target=_tear_down, args=(groups, before), name=f"teardown-{name}", daemon=True)
     _threads.add(thread)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the script has ended: no thread is started any more
+        _threads.discard(thread)
+        _is_over.set()
+        _tear_down(groups, before)
 
 
 def _tear_down(groups: list[Group], before: Callable[[list[Group]], None] | None) -> None:

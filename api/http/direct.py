@@ -16,6 +16,8 @@ from pydantic import TypeAdapter
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from kintsugi.core import checks
+
 ARGUMENTS = "kintsugi.arguments"
 """Where a request's scope keeps the arguments that were read from it."""
 
@@ -99,5 +101,6 @@ def _understood(readers: Readers, given: Iterable[tuple[str, str]]) -> Iterator[
         if key in seen or key not in readers:
             raise ValueError(key)
         seen.add(key)
+        checks.storable(key, text)
         name, adapter = readers[key]
         yield name, adapter.validate_python(text)

@@ -35,8 +35,6 @@ SHORTEST_HEARTBEAT_SECONDS = 0.1
 LONGEST_NAME, LONGEST_ADDRESS, LONGEST_TEXT = 200, 300, 8_192
 """Characters."""
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-MOST_INCARNATION = 2**62
-"""Nanoseconds since 1970 fit for a century to come; above it there would be no later life some day."""
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PATH_SEGMENTS = (".", "..")
 """Which are left out of a URL before it is asked for."""
@@ -185,13 +183,6 @@ def choice(kind: type[E], field: str, value: str, *, noun: str = "", without: Co
 def settle_choice(of: object, kind: type[E], field: str) -> None:
     """Have the field of a frozen dataclass hold a member of an enumeration where it was given its text."""
     object.__setattr__(of, field, choice(kind, field, getattr(of, field)))
-
-
-def incarnation(field: str, value: int) -> None:
-    """Require a credible number of a process life, above which there is another one."""
-    non_negative(field, value)
-    if value > MOST_INCARNATION:
-        raise InvalidInputError(f"is not credible (over {MOST_INCARNATION}): no later life could follow", field=field, value=value)
 
 
 def settle_text(of: object, field: str) -> None:

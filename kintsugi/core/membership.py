@@ -111,7 +111,7 @@ class Event:
         return is_whole and self.kind in HEEDED[field]
 
     def _check_values(self) -> None:
-        checks.incarnation("incarnation", self.incarnation)
+        checks.non_negative("incarnation", self.incarnation)
         for field in ("worker", "host"):
             if (name := getattr(self, field)) is not None:
                 checks.name(field, name)

@@ -106,10 +106,8 @@ class OverlayEvent:
             checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
 
     def _check_numbers(self) -> None:
-        for counted in ("generation", "restarts", "step"):
+        for counted in ("incarnation", "teller_incarnation", "generation", "restarts", "step"):
             checks.non_negative(counted, getattr(self, counted) or 0)
-        for life in ("incarnation", "teller_incarnation"):
-            checks.incarnation(life, getattr(self, life))
         _require_room("term", self.term or 0, MOST_GENERATIONS)
         if self.overlay is not None:
             _require_room("overlay.generation", self.overlay.generation, MOST_GENERATIONS)

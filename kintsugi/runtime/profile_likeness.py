@@ -72,7 +72,8 @@ def _of_sizes(profile: Profile, job: TrainingJob) -> Iterator[str]:
 def _parameter_bytes(layer: Layer, dtype: torch.dtype) -> int | None:
     """Of its parameters and buffers; null where it cannot be built, which workers tell better."""
     try:
-        module = built_without_values(layer.name, layer.build).to(dtype=dtype)
+        with torch.random.fork_rng(devices=[]):  # for a layer that is made of values
+            module = built_without_values(layer.name, layer.build).to(dtype=dtype)
     except Exception:
         return None
     return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))

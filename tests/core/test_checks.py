@@ -34,7 +34,6 @@ def test_what_is_no_number_is_refused(check, value):
         (checks.mean_time, 1.0),
         (checks.heartbeat_timeout, 0.1),
         (checks.positive, 2**63 - 1),
-        (checks.incarnation, 2**62),
     ],
 )
 def test_the_last_credible_value_is_taken_and_none_beyond(check, value):

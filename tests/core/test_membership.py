@@ -38,7 +38,6 @@ def test_an_event_names_its_subject(kind):
         ({"id": ""}, "id"),
         ({"generation": -1}, "generation"),
         ({"incarnation": -1}, "incarnation"),
-        ({"incarnation": 2**62 + 1}, "incarnation"),
         ({"worker": "\t"}, "worker"),
         ({"observed_at": "yesterday"}, "observed_at"),
         ({"observed_at": "2026-01-31T12:00:00"}, "observed_at"),

@@ -46,11 +46,16 @@ def test_calls_without_a_version_take_any(client, job):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "field"),
-    [("GET", "/v1/jobs/%00", "job"), ("GET", "/v1/audit?job=a%00", "job"), ("GET", "/v1/rendezvous/%00/b", "run")],
+    ("path", "field"),
+    [
+        ("/v1/jobs/%00", "job"),
+        ("/v1/jobs/%00/plan", "job"),
+        ("/v1/audit?job=a%00", "job"),
+        ("/v1/rendezvous/%00/b", "run"),
+    ],
 )
-def test_what_is_no_character_is_refused_with_the_parameter_that_has_it(client, method, path, field):
-    response = client.request(method, path)
+def test_what_is_no_character_is_refused_with_the_parameter_that_has_it(client, path, field):
+    response = client.get(path)
     assert response.status_code == 422
     assert response.json()["error"]["field"] == field
     assert "no characters" in response.json()["detail"]
