@@ -1,8 +1,13 @@
 """What failures cost: the price of a transition, equation 8, and what the next failure may take with it."""
 
+import math
+
 from kintsugi.core.decision import Estimate
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile, Recovery
+
+_SAME_RATIO = 1e-9
+"""Times that differ by less do so by the order in which they were added up."""
 
 
 def throughput_samples_per_second(num_microbatches: int, microbatch_size: int, iteration_seconds: float) -> float:
@@ -64,14 +69,14 @@ def break_even_mtbf_seconds(
 ) -> float | None:
     """The time between failures at which two plans have the same goodput; None where one is better at any.
 
-    (1 - r / m) / t = (1 - s / m) / u solved for m: (r * u - s * t) / (u - t).
+    (1 - r / m) / t = (1 - s / m) / u solved for m: (r * u - s * t) / (u - t). What rounding alone makes differ is the same.
     """
-    difference = other_iteration_seconds - iteration_seconds
-    if difference == 0.0:
+    if math.isclose(iteration_seconds, other_iteration_seconds, rel_tol=_SAME_RATIO):
         return None
     numerator = reconfiguration_seconds * other_iteration_seconds - other_reconfiguration_seconds * iteration_seconds
-    result = numerator / difference
-    return result if result > max(reconfiguration_seconds, other_reconfiguration_seconds) else None
+    result = numerator / (other_iteration_seconds - iteration_seconds)
+    least = max(reconfiguration_seconds, other_reconfiguration_seconds)  # where neither trains anything
+    return result if result > least and not math.isclose(result, least, rel_tol=_SAME_RATIO) else None
 
 
 def rerouting_seconds(recovery: Recovery) -> float:

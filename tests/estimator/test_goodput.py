@@ -1,5 +1,7 @@
 """Equation 8 and the prices of transitions."""
 
+import math
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -24,6 +26,20 @@ def test_both_plans_have_the_same_goodput_at_the_break_even(t, r, u, s):
     assume(even is not None and even < 1e9)
     goodputs = [goodput_samples_per_second(throughput_samples_per_second(8, 1, x), y, even) for x, y in ((t, r), (u, s))]
     assert goodputs[0] == pytest.approx(goodputs[1], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("iteration", "reconfiguration", "other", "other_reconfiguration"),
+    [
+        (0.10907170, 3.0, 0.11190755, 3.0),
+        (0.10910749731395977, 961.0, 0.10910749731395979, 961.0),
+        (0.1, 3.0, 0.1 + 1e-16, 900.0),
+    ],
+)
+def test_what_differs_by_rounding_alone_has_no_break_even(iteration, reconfiguration, other, other_reconfiguration):
+    for nudged in (reconfiguration, math.nextafter(reconfiguration, 0.0), math.nextafter(reconfiguration, math.inf)):
+        assert break_even_mtbf_seconds(iteration, nudged, other, other_reconfiguration) is None
+        assert break_even_mtbf_seconds(other, other_reconfiguration, iteration, nudged) is None
 
 
 def test_a_plan_that_is_better_in_both_has_no_break_even():
