@@ -4,7 +4,7 @@ import time
 
 from api.schemas import SimulationReply, SimulationRequest
 from kintsugi.core.errors import InvalidInputError, told_as
-from kintsugi.simulator.policies import chosen
+from kintsugi.simulator.policies import chosen, require_schedule
 from kintsugi.simulator.scenario import Scenario, load, meant, names, varied
 from kintsugi.simulator.summary import summarised
 from kintsugi.simulator.sweep import Result, adviser_of, run_with
@@ -23,7 +23,8 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
     """
     if request.scenario not in names():
         raise InvalidInputError(f"must be one of {', '.join(names())}", field="scenario", value=request.scenario)
-    scenario = _scenario_of(request)
+    scenario, policies = _scenario_of(request), chosen(request.policies)
+    require_schedule(policies, scenario.settings.schedule)
     _require_small(scenario, request)
     end = time.monotonic() + limit_seconds
 
@@ -36,7 +37,7 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
     values = tuple(request.values.items())
     results = []
     with told_as({"faults.num_failures": "values.faults.num_failures"}):
-        for policy in chosen(request.policies):
+        for policy in policies:
             adviser = adviser_of(scenario, policy)
             for seed in range(request.seeds):
                 watch()

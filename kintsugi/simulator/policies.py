@@ -42,6 +42,9 @@ PUBLISHED: dict[str, Callable[[Job], Strategy]] = {
     "hot-spares": HotSpares,
 }
 
+_STAGE_EACH = frozenset({"chameleon", "oobleck", "recycle"})
+"""Published for workers that hold one stage each, in the order of their pipeline."""
+
 ALL: dict[str, Callable[[Job], Strategy]] = {
     KINTSUGI: Planned,
     FREE_SCHEDULE: lambda job: Planned(job, schedule=Schedule.AUTO, name=FREE_SCHEDULE),
@@ -62,3 +65,16 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     for name in sorted(wanted - set(ALL)):
         raise InvalidInputError(f"is no policy; known: {', '.join((*ALL, *groups))}", field="policies", value=name)
     return tuple(name for name in ALL if name in wanted)
+
+
+def require_schedule(names: Sequence[str], schedule: Schedule) -> None:
+    """Require policies that can be simulated under a schedule of passes.
+
+    Raises:
+        InvalidInputError: some are published for workers with one stage each alone, and under this one they may hold several.
+    """
+    others = [name for name in names if name in _STAGE_EACH]
+    if others and (schedule.is_interleaved or schedule is Schedule.AUTO):
+        message = f"are published for workers that hold one stage each, and are not simulated under schedule {schedule.value!r}"
+        way_out = "name other policies, or another schedule"
+        raise InvalidInputError(f"{', '.join(others)} {message}: {way_out}", field="policies", value=others)

@@ -18,7 +18,7 @@ from kintsugi.core.garbage import without_collection
 from kintsugi.simulator.adviser import Adviser
 from kintsugi.simulator.job import incidents_of, job_of
 from kintsugi.simulator.outcome import Outcome
-from kintsugi.simulator.policies import ALL
+from kintsugi.simulator.policies import ALL, require_schedule
 from kintsugi.simulator.rows import Value
 from kintsugi.simulator.scenario import Scenario, varied
 from kintsugi.simulator.simulate import simulate
@@ -106,7 +106,7 @@ def tasks_of(
     """All runs, in tasks for so many processes; tasks of one policy are neighbours.
 
     Raises:
-        InvalidInputError: a scenario does not take a value, or there are far too many runs.
+        InvalidInputError: a scenario does not take a value, a policy not its schedule, or there are far too many runs.
     """
     count = math.prod(map(len, variations.values())) * len(policies) * len(seeds)
     if count > MOST_RUNS:
@@ -114,14 +114,12 @@ def tasks_of(
         value = {name: len(values) for name, values in variations.items()} or len(seeds)
         raise InvalidInputError(f"comes to {count:,} runs; {MOST_RUNS:,} are the most at once", field=cause, value=value)
     combinations = [tuple(zip(variations, values, strict=True)) for values in product(*variations.values())]
+    cases = [(varied(scenario, dict(values)), values) for values in combinations]
+    for case, _ in cases:
+        require_schedule(policies, case.settings.schedule)
     size = _seeds_at_once(len(seeds), len(combinations) * len(policies), num_processes)
     chunks = [tuple(seeds[start : start + size]) for start in range(0, len(seeds), size)]
-    return tuple(
-        Task(varied(scenario, dict(values)), values, policy, chunk)
-        for values in combinations
-        for policy in policies
-        for chunk in chunks
-    )
+    return tuple(Task(case, values, policy, chunk) for case, values in cases for policy in policies for chunk in chunks)
 
 
 def _seeds_at_once(num_seeds: int, num_cases: int, num_processes: int) -> int:

@@ -120,6 +120,14 @@ def test_policies_are_chosen_by_name_and_by_group():
         chosen(["luck"])
 
 
+@pytest.mark.parametrize("schedule", ["interleaved", "interleaved-zb", "auto"])
+def test_policies_of_one_stage_a_worker_are_refused_under_schedules_of_several(scenario, schedule):
+    with pytest.raises(InvalidInputError, match=f"oobleck, recycle are published for .* under schedule '{schedule}'") as caught:
+        tasks_of(scenario, {"settings.schedule": ("1f1b", schedule)}, ("oobleck", "recycle", "varuna"), range(1))
+    assert (caught.value.field, caught.value.value) == ("policies", ["oobleck", "recycle"])
+    assert len(tasks_of(scenario, {"settings.schedule": (schedule,)}, ("varuna", "bamboo"), range(1))) == 2
+
+
 def test_absurdly_many_runs_are_refused(scenario):
     with pytest.raises(InvalidInputError, match="runs"):
         tasks_of(scenario, {"spares": tuple(range(1000))}, CHEAP, range(10_000))
