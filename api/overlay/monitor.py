@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from anyio.to_thread import run_sync
 
@@ -10,6 +11,7 @@ from api.overlay.book import Page
 from api.overlay.hearing import Hearing
 from api.overlay.scheduler import Scheduler
 from api.waiting.patrol import Patrol, Witness
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlaySigns
 
@@ -77,11 +79,12 @@ class Monitor(Patrol[Hearing]):
 
     async def _catch_up(self) -> None:
         """Take over who is in overlays that other processes went on with."""
-        generations = await run_sync(self._scheduler.latest, list(self._heard))
+        generations = await run_sync(self._scheduler.book.generations, list(self._heard))
         for job, generation in generations.items():
             hearing = self._heard.get(job)
             if hearing is not None and hearing.overlay.generation != generation:
-                hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
+                with suppress(KintsugiError):  # it cannot be read: one overlay's misfortune is not the others'
+                    hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
 
     def _listen(self, job: str, overlay: Overlay) -> Hearing:
         hearing = self._heard.get(job) or Hearing(overlay=overlay)

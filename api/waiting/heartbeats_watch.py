@@ -12,7 +12,7 @@ from api.records import JobState, Records
 from api.service import utc_now
 from api.waiting.heartbeats import Listened
 from api.waiting.patrol import Patrol, Witness
-from kintsugi.core.errors import ConflictError, InfeasibleError, NotFoundError
+from kintsugi.core.errors import ConflictError, InfeasibleError, KintsugiError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
 
@@ -74,7 +74,7 @@ class HeartbeatWatch(Patrol[Listened]):
         for job, number in numbers.items():
             listened = self._heard.get(job)
             if listened is not None and listened.number != number:
-                with suppress(ConflictError, NotFoundError):  # it has ended, and is listened to no more
+                with suppress(KintsugiError):  # it has ended, or cannot be read: one job's misfortune is not the others'
                     await self._look(job)
 
     async def _look(self, job: str) -> Listened:

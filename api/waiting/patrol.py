@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
-from api.outages import Outages
+from api.outages import Outage, Outages
 from api.waiting.exchanges import Exchanges
 
 TICKS = 20
@@ -55,6 +55,7 @@ class Patrol(ABC, Generic[ListeningT]):
         self._clock = clock
         self._witness = witness
         self._exchanges = Exchanges()
+        self._behind = Outage("take over what other processes of the service wrote")
         self._heard: dict[str, ListeningT] = {}
         """By job."""
         self._changed = anyio.Event()
@@ -135,16 +136,23 @@ class Patrol(ABC, Generic[ListeningT]):
         exchange = partial(witness.exchange, heard, period_seconds=period, since=self._exchanges.since(began))
         try:
             elsewhere = await run_sync(exchange)
-            await self._catch_up()
         except Exception as error:  # who is heard here is heard all the same, and nobody is declared
             self._exchanges.failed(error)
             return
         now = self._clock()
         away = self._exchanges.succeeded(began, now)
+        self._noticed = {job: at for job, at in self._noticed.items() if job in self._heard}
         for job, listening in self._heard.items():
-            listening.forgive(away, now)
+            if away:
+                listening.forgive(away, now)
             known, told = listening.heard, elsewhere.get(job, {})
             known |= {worker: max(known[worker], at) for worker, at in told.items() if worker in known}
+        try:
+            await self._catch_up()
+        except Exception as error:
+            self._behind.goes_on(error)
+        else:
+            self._behind.is_over()
 
     async def _catch_up(self) -> None:
         """Take over what other processes wrote about those who are listened to. Raises KintsugiError: that cannot be read now."""
