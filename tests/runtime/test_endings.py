@@ -4,12 +4,16 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
+import torch
 from structlog.testing import capture_logs
 
+from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime import endings
 from kintsugi.runtime.overlay.coordinator import Coordinator
+from kintsugi.runtime.synchronization.transport import PeerTransport
 from tests.runtime.overlay.crew import OPTIONS, perceptron
 from tests.runtime.overlay.desk import Desk
 
@@ -54,6 +58,25 @@ def test_a_worker_that_nobody_closes_leaves_with_its_script():
     assert not any(thread.is_alive() for thread in own)
 
 
+class Group:
+    """Of one worker."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Nothing is added."""
+
+
+def test_a_transport_lets_go_of_its_group_before_the_interpreter_ends():
+    """Whose destructor ends its threads: they abort the process where they let go of a tensor later on."""
+    group = Group()
+    is_there = weakref.ref(group)
+    transport = PeerTransport(group.all_reduce, rank=0, num_workers=1)
+    del group
+    endings._end_all()
+    assert is_there() is None
+    with pytest.raises(CommunicationError):
+        transport.begin_sum(torch.ones(1)).wait()
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(("arguments", "code"), [(["averaging"], 0), (["copying", "raises"], 1)], ids=["ends", "raises"])
 def test_what_a_script_leaves_open_does_not_change_its_exit_code(arguments, code):
@@ -65,6 +88,7 @@ def test_what_a_script_leaves_open_does_not_change_its_exit_code(arguments, code
 
 FORKED = """
 import os, sys
+from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime import endings
 endings.before_exit(lambda: print("ended", os.getpid(), flush=True))
 child = os.fork()

@@ -91,6 +91,10 @@ class _Summing:
         return self.tensor
 
 
+def _gone(_: Tensor) -> object:
+    raise CommunicationError("the transport has ended with its script", field="transport")
+
+
 class PeerTransport:
     """Sums by a collective library's group, questions over connections of its own."""
 
@@ -186,6 +190,7 @@ class PeerTransport:
         self.abort()
         self.close()
         self._waiter.await_end(_END_SECONDS)
+        self._all_reduce = _gone  # with a group of its own, whose threads would outlive the interpreter, and abort the process
 
     def _begin(self, tensor: Tensor, *, divisor: int) -> Summing:
         return _Summing(self._waiter.begin(_Sum(self._all_reduce, tensor, divisor)), tensor)
