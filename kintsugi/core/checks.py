@@ -128,8 +128,7 @@ def service_url(field: str, value: str) -> None:
 
 def name(field: str, value: str) -> None:
     """Require a name of 1 to 200 printable characters."""
-    if not isinstance(value, str):
-        raise InvalidInputError(f"must be a text, not {_told(value)}", field=field, value=_told(value))
+    _text(field, value)
     if not 1 <= len(value) <= LONGEST_NAME or not value.isprintable():
         raise InvalidInputError(f"must be a name of 1 to {LONGEST_NAME} printable characters", field=field, value=value[:200])
 
@@ -193,9 +192,7 @@ def settle_text(of: object, field: str) -> None:
     Raises:
         InvalidInputError: it is no text.
     """
-    value = getattr(of, field)
-    if not isinstance(value, str):
-        raise InvalidInputError(f"must be a text, not {_told(value)}", field=field, value=_told(value))
+    _text(field, value := getattr(of, field))
     if len(value) > LONGEST_TEXT:
         mark = f" [... {len(value):,} characters in all ...] "
         begin = (LONGEST_TEXT - len(mark)) // 2
@@ -283,6 +280,11 @@ def device_memory(field: str, value: int) -> None:
         raise InvalidInputError(
             "is given in bytes; fewer than 1,000,000 is not credible (a number of gigabytes?)", field=field, value=value
         )
+
+
+def _text(field: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidInputError(f"must be a text, not {_told(value)}", field=field, value=_told(value))
 
 
 def _is_finite(value: float) -> bool:

@@ -93,8 +93,10 @@ def _of_optimizer(job: TrainingJob, shapes: Mapping[str, tuple[int, ...]]) -> Tr
     except Exception:  # the user's code: told to the user when it is called with the parameters themselves
         return {}
     kinds = {
-        id(one): group_told(updater_of(optimizer, one) or optimizer, group)
+        id(one): text
         for group in optimizer.param_groups
+        if group["params"]
+        for text in [group_told(updater_of(optimizer, group["params"][0]) or optimizer, group)]
         for one in group["params"]
     }
     return {f"{_OPTIMIZER}{name}": kinds.get(id(one), "none") for name, one in parameters}

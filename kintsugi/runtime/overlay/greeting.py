@@ -202,7 +202,7 @@ def _text(message: Message, name: str) -> str:
     """
     value = message.fields.get(name)
     if not isinstance(value, str) or not value.isprintable():
-        raise CommunicationError(f"a greeting arrived without {name}", field="link")
+        raise _missing(name)
     return value
 
 
@@ -214,7 +214,7 @@ def _number(message: Message, name: str) -> int:
     """
     value = message.fields.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < checks.LARGEST_INTEGER:
-        raise CommunicationError(f"a greeting arrived without {name}", field="link")
+        raise _missing(name)
     return value
 
 
@@ -225,11 +225,15 @@ def _limits(message: Message) -> Limits:
         CommunicationError: it does not say so, or that nothing be sent.
     """
     if not (window_bytes := _number(message, "window_bytes")):
-        raise CommunicationError("a greeting arrived without window_bytes", field="link")
+        raise _missing("window_bytes")
     seconds = message.fields.get("timeout_seconds")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= checks.LONGEST_SECONDS:
-        raise CommunicationError("a greeting arrived without timeout_seconds", field="link")
+        raise _missing("timeout_seconds")
     return Limits(window_bytes=window_bytes, timeout_seconds=seconds)
+
+
+def _missing(name: str) -> CommunicationError:
+    return CommunicationError(f"a greeting arrived without {name}", field="link")
 
 
 def _require_proof(message: Message, meeting: Meeting, key: bytes, prover: str) -> None:
