@@ -29,6 +29,11 @@ class Hearing:
     wanted: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     """Links that are to be connected: in which generation they came to be wanted, and when that was seen, in seconds."""
 
+    @property
+    def number(self) -> int:
+        """Of the overlay that was looked at last."""
+        return self.overlay.generation
+
     def look(self, overlay: Overlay, now: float) -> None:
         """Take over who is there; whoever is new, or lives anew, has the whole timeout."""
         if overlay.generation < self.overlay.generation and overlay.term <= self.overlay.term:

@@ -1,8 +1,7 @@
 """Listens to the heartbeats of all overlays and tells the log who fell silent."""
 
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from anyio.to_thread import run_sync
 
@@ -11,8 +10,6 @@ from api.overlay.book import Page
 from api.overlay.hearing import Hearing
 from api.overlay.scheduler import Scheduler
 from api.waiting.patrol import Patrol, Witness
-from kintsugi.core.errors import KintsugiError
-from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlaySigns
 
 Post = Callable[[str, OverlayEvent], Awaitable[object]]
@@ -50,7 +47,7 @@ class Monitor(Patrol[Hearing]):
         """
         hearing = self._heard.get(job)
         if hearing is None or heartbeat.worker not in hearing.lives:
-            hearing = self._listen(job, (await run_sync(self._scheduler.page, job)).overlay)
+            hearing = await self._look(job)
         self._scheduler.hear_term(hearing.overlay, heartbeat.term)
         hearing.hear(heartbeat, self._clock(), utc_now())
         if job not in self._heard:
@@ -77,16 +74,11 @@ class Monitor(Patrol[Hearing]):
     def _timeout_seconds(self) -> float | None:
         return self._timeout if self._heard else None
 
-    async def _catch_up(self) -> None:
-        """Take over who is in overlays that other processes went on with."""
-        generations = await run_sync(self._scheduler.book.generations, list(self._heard))
-        for job, generation in generations.items():
-            hearing = self._heard.get(job)
-            if hearing is not None and hearing.overlay.generation != generation:
-                with suppress(KintsugiError):  # it cannot be read: one overlay's misfortune is not the others'
-                    hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
+    def _numbers(self, jobs: Sequence[str]) -> Mapping[str, int]:
+        return self._scheduler.book.generations(jobs)
 
-    def _listen(self, job: str, overlay: Overlay) -> Hearing:
+    async def _look(self, job: str) -> Hearing:
+        overlay = (await run_sync(self._scheduler.page, job)).overlay
         hearing = self._heard.get(job) or Hearing(overlay=overlay)
         hearing.look(overlay, self._clock())
         return hearing
@@ -96,9 +88,8 @@ class Monitor(Patrol[Hearing]):
         return hearing is not None and bool(hearing.lost(self._clock(), self._timeout))
 
     async def _tell(self, job: str) -> None:
-        hearing = self._heard.get(job)
-        if hearing is None:
+        if job not in self._heard:
             return
-        hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
+        hearing = await self._look(job)
         for event in hearing.lost(self._clock(), self._timeout):
             await self._post(job, event)

@@ -8,8 +8,13 @@ EXCHANGES = 4
 """Per timeout: hosts tell three times in it that they live, and what was heard must not be old by the time that others know it."""
 SHORTEST_PERIOD_SECONDS, LONGEST_PERIOD_SECONDS = 0.1, 5.0
 """From one exchange to the next."""
-SETTLING_PERIODS = 2.0
-"""So long exchanges have to go on until what others told is not of before an outage."""
+OVERDUE_PERIODS = 2.0
+"""After so many of its own periods without a word nobody knows whom a process hears; once they have passed since an outage, what is
+known of others is not of before it.
+"""
+
+Heard = Mapping[str, Mapping[str, float]]
+"""When each worker was heard last, by job, in seconds."""
 
 
 class Exchanges:
@@ -74,11 +79,11 @@ class Exchanges:
 
     def are_known_since(self, moment: float, now: float) -> bool:
         """Whether one that began no earlier succeeded, and they have gone on for so long that all others told what they heard."""
-        settled = now - self._resumed_at >= SETTLING_PERIODS * self.period_seconds
+        settled = now - self._resumed_at >= OVERDUE_PERIODS * self.period_seconds
         return self._began is not None and self._began >= moment and settled and not self._is_late(now)
 
     def _is_late(self, now: float) -> bool:
-        return self._began is None or now - self._began > SETTLING_PERIODS * self.period_seconds
+        return self._began is None or now - self._began > OVERDUE_PERIODS * self.period_seconds
 
 
 def _period_seconds(timeout_seconds: float) -> float:

@@ -6,7 +6,7 @@ tells so several times in every timeout.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from uuid import uuid4
 
 from sqlalchemy import Connection, Double, cast, delete, extract, func, insert, select
@@ -14,14 +14,10 @@ from sqlalchemy import Connection, Double, cast, delete, extract, func, insert, 
 from api.storage.database import Database
 from api.storage.engines import POSTGRESQL
 from api.storage.tables import SIGNS
+from api.waiting.exchanges import OVERDUE_PERIODS, Heard
 
-OVERDUE_PERIODS = 2.0
-"""After so many of its own periods without a word nobody knows whom a process hears."""
 _KEPT_SECONDS = 3600.0
 """How long what a process told is kept; one that has ended tells no more."""
-
-Heard = Mapping[str, Mapping[str, float]]
-"""When each worker was heard last, by job, in seconds."""
 
 
 class Hearsay:

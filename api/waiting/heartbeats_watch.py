@@ -1,7 +1,7 @@
 """Listens to heartbeats and tells the log who fell silent."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 import structlog
@@ -12,7 +12,7 @@ from api.records import JobState, Records
 from api.service import utc_now
 from api.waiting.heartbeats import Listened
 from api.waiting.patrol import Patrol, Witness
-from kintsugi.core.errors import ConflictError, InfeasibleError, KintsugiError
+from kintsugi.core.errors import ConflictError, InfeasibleError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
 
@@ -68,14 +68,8 @@ class HeartbeatWatch(Patrol[Listened]):
         elif listened.is_behind(state.history):
             listened.look(state, self._clock())
 
-    async def _catch_up(self) -> None:
-        """Take over who lives in jobs whose logs other processes went on with: whoever is lost there is told so here, too."""
-        numbers = await run_sync(self._records.latest_numbers, list(self._heard))
-        for job, number in numbers.items():
-            listened = self._heard.get(job)
-            if listened is not None and listened.number != number:
-                with suppress(KintsugiError):  # it has ended, or cannot be read: one job's misfortune is not the others'
-                    await self._look(job)
+    def _numbers(self, jobs: Sequence[str]) -> Mapping[str, int]:
+        return self._records.latest_numbers(jobs)
 
     async def _look(self, job: str) -> Listened:
         state: JobState = await run_sync(self._records.state, job)

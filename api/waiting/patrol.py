@@ -3,7 +3,8 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -13,7 +14,8 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from api.outages import Outage, Outages
-from api.waiting.exchanges import Exchanges
+from api.waiting.exchanges import Exchanges, Heard
+from kintsugi.core.errors import KintsugiError
 
 TICKS = 20
 """Looks per timeout."""
@@ -28,6 +30,10 @@ class Listening(Protocol):
     heard_here: dict[str, float]
     """When each of them gave a sign of life to this process last, in seconds."""
 
+    @property
+    def number(self) -> int:
+        """Of what was looked at last: another one has gone on since."""
+
     def forgive(self, seconds: float, now: float = math.inf) -> None:
         """Take time in which the service itself did not listen off everybody's silence, who was heard up to now."""
 
@@ -38,9 +44,7 @@ ListeningT = TypeVar("ListeningT", bound=Listening)
 class Witness(Protocol):
     """Stands between the processes that listen."""
 
-    def exchange(
-        self, heard: Mapping[str, Mapping[str, float]], *, period_seconds: float, since: float
-    ) -> Mapping[str, Mapping[str, float]]:
+    def exchange(self, heard: Heard, *, period_seconds: float, since: float) -> Heard:
         """Tell the others who was heard here, by job and worker, in seconds, and be told whom they heard.
 
         Raises KintsugiError: that cannot be done now.
@@ -82,6 +86,14 @@ class Patrol(ABC, Generic[ListeningT]):
             KintsugiError: that cannot be done now.
         """
 
+    @abstractmethod
+    def _numbers(self, jobs: Sequence[str]) -> Mapping[str, int]:
+        """The latest number of each job, whoever wrote it. Raises KintsugiError: that cannot be read now."""
+
+    @abstractmethod
+    async def _look(self, job: str) -> ListeningT:
+        """Take over who lives in a job now. Raises KintsugiError: that cannot be read, or there is nobody to listen to."""
+
     def close(self) -> None:
         """Listen to nobody any more."""
         self._closed = True
@@ -97,10 +109,13 @@ class Patrol(ABC, Generic[ListeningT]):
             while not self._closed:
                 await self._tick()
                 self._go_round(tasks)
-                if self._witness is not None and self._exchanges.is_due(self._clock(), self._timeout_seconds(), self._noticed):
-                    tasks.start_soon(self._exchange, self._witness)
 
     def _go_round(self, tasks: TaskGroup) -> None:
+        self._look_for_silence(tasks)
+        if self._witness is not None and self._exchanges.is_due(self._clock(), self._timeout_seconds(), self._noticed):
+            tasks.start_soon(self._exchange, self._witness)
+
+    def _look_for_silence(self, tasks: TaskGroup) -> None:
         at_rest = [] if self._closed else [job for job in self._heard if job not in self._being_told]
         for job in at_rest:
             if not self._is_silent(job):
@@ -155,7 +170,13 @@ class Patrol(ABC, Generic[ListeningT]):
             self._behind.is_over()
 
     async def _catch_up(self) -> None:
-        """Take over what other processes wrote about those who are listened to. Raises KintsugiError: that cannot be read now."""
+        """Look at what other processes wrote about: whoever is lost there is told so here, too."""
+        numbers = await run_sync(self._numbers, list(self._heard))
+        for job, number in numbers.items():
+            listening = self._heard.get(job)
+            if listening is not None and listening.number != number:
+                with suppress(KintsugiError):  # it has ended, or cannot be read: one job's misfortune is not the others'
+                    await self._look(job)
 
     def _begin(self, job: str, listening: ListeningT) -> ListeningT:
         """Listen to a job from now on."""

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+import anyio
 import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
@@ -9,8 +10,8 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from api.storage.database import Database
 from api.storage.tables import SIGNS
-from api.waiting.exchanges import EXCHANGES, SETTLING_PERIODS
-from api.waiting.hearsay import OVERDUE_PERIODS, Hearsay
+from api.waiting.exchanges import EXCHANGES, OVERDUE_PERIODS
+from api.waiting.hearsay import Hearsay
 from api.waiting.heartbeats_watch import HeartbeatWatch
 from tests.api.requests import EVENTS, event, new_job
 from tests.api.waiting.test_heartbeats import HEARTBEATS, NOW, TIMEOUT, Records, beats
@@ -98,14 +99,8 @@ class Crowd:
         """A tick of all."""
         self.now += seconds
         for watch in self.watches:
-            if watch._exchanges.is_due(self.now, watch._timeout_seconds(), watch._noticed):
-                await watch._exchange(watch._witness)
-        for watch in self.watches:
-            for job in list(watch._heard):
-                if not watch._is_silent(job):
-                    watch._noticed.pop(job, None)
-                elif watch._is_certain(job):
-                    await watch._declare(job)
+            async with anyio.create_task_group() as tasks:
+                watch._go_round(tasks)
 
     async def train(self, seconds: float, *heard_at: tuple[int, str]) -> None:
         """Hosts beat, each at one of the processes, for so long."""
@@ -150,7 +145,7 @@ async def test_who_fell_silent_while_the_database_was_away_is_lost_once_others_c
     await crowd.train(5 * TIMEOUT, (0, "h00"), (0, "h01"))
     assert crowd.records.logged == []
     crowd.between[0].is_away = False
-    await crowd.train(SETTLING_PERIODS * PERIOD - 0.2 * TIMEOUT, (0, "h00"), (0, "h01"))
+    await crowd.train(OVERDUE_PERIODS * PERIOD - 0.2 * TIMEOUT, (0, "h00"), (0, "h01"))
     assert crowd.records.logged == []
     await crowd.train(1.5 * TIMEOUT, (0, "h00"), (0, "h01"))
     assert crowd.records.logged == [{"h02"}]

@@ -34,6 +34,12 @@ class Rounds(Patrol[Sentry]):
     def _is_silent(self, job: str) -> bool:
         return True
 
+    def _numbers(self, jobs):
+        return {}
+
+    async def _look(self, job):
+        return self._heard[job]
+
     async def _tell(self, job: str) -> None:
         self.looked_at.append(job)
         if len(self.looked_at) >= self._num_looks:
