@@ -175,6 +175,8 @@ def _strike(how: FaultKind) -> None:
         raise OSError(errno.ENOSPC, "No space left on device (injected)")
     if how is FaultKind.SLOW:
         time.sleep(_SLOW_SECONDS)
+    elif how is FaultKind.FREEZE:
+        signal.raise_signal(signal.SIGSTOP)  # sent to the process, another thread takes it, and this one runs on until then
     else:
         os.kill(os.getpid(), _SIGNALS[how])
 
