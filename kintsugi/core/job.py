@@ -31,6 +31,11 @@ class Ranges:
             if high is not None and high < low:
                 raise InvalidInputError(f"must be at least min_{name} = {low}", field=f"max_{name}", value=high)
 
+    def allow(self, dp: int, pp: int) -> bool:
+        """Whether a grid of `dp` pipelines with `pp` workers each lies within them."""
+        pairs = (dp, self.min_dp, self.max_dp), (pp, self.min_pp, self.max_pp)
+        return all(low <= degree and (high is None or degree <= high) for degree, low, high in pairs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:

@@ -26,6 +26,8 @@ class Outcome:
     """Micro-batches that count, at one moment after the other; fewer after a rollback."""
     live: tuple[tuple[float, int], ...] = ()
     """Number of living workers from each moment on."""
+    stopped_because: str | None = None
+    """Why no plan was found for the most workers for which none was; null where the job never stood still."""
 
     @property
     def samples_per_second(self) -> float:

@@ -1,6 +1,7 @@
 """Results for people and for programs: a table, CSV and JSON."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SHOWN = (
 def table_of(rows: Sequence[Row], title: str) -> Table:
     """One line per policy and combination; the most samples of each combination stand out."""
     names = list(rows[0].values)
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption_justify="left")
     for name in (*names, "policy", "samples/s", *(account.value for account in SHOWN), "stopped", "moves", "rollbacks"):
         table.add_column(name, justify="left" if name == "policy" else "right")
     for row in rows:
@@ -42,7 +43,18 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
             f"{row.num_transitions:.1f}",
             f"{row.num_rollbacks:.1f}",
         )
+    table.caption = "\n".join(_standing_still(rows))
     return table
+
+
+def _standing_still(rows: Sequence[Row]) -> Iterator[str]:
+    """Why policies never trained, one line for those with the same reason."""
+    policies: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        if row.stopped_because is not None and row.shares[Account.STOPPED.value] == 1.0:
+            policies[row.stopped_because][row.policy] = None
+    for why, names in policies.items():
+        yield f"never trained ({', '.join(names)}): {why}"
 
 
 def _rate(value: Interval) -> str:

@@ -21,3 +21,5 @@ class Row:
     num_rollbacks: float
     shares: Mapping[str, float]
     """Share of the time in each account (0..1)."""
+    stopped_because: str | None = None
+    """Why no plan was found for the most workers for which none was, in the first run that stood still; null where none did."""

@@ -101,6 +101,9 @@ class Scenario:
                 field="first",
                 value=[self.first.dp, self.first.pp],
             )
+        if self.first is not None and not self.settings.ranges.allow(self.first.dp, self.first.pp):
+            message = "lies outside settings.ranges; give other ranges, or leave it out to begin with the best grid within them"
+            raise InvalidInputError(message, field="first", value=[self.first.dp, self.first.pp])
         if self.trace is None:
             self._check_incidents()
 

@@ -71,6 +71,8 @@ class _Run:
         self._live = [(0.0, len(self._alive))]
         self._num_transitions = self._num_rollbacks = 0
         self._choices: Counter[str] = Counter()
+        self._refused: tuple[int, str] | None = None
+        """The most workers that could not run the job, and why not."""
 
     def begin(self) -> None:
         """The first plan, if these workers can run the job."""
@@ -78,8 +80,8 @@ class _Run:
             try:
                 self._held = self._adviser.start(self._fleet())
                 self._has_run = True
-            except InfeasibleError:
-                self._held = None
+            except InfeasibleError as error:
+                self._stop(error)
 
     def reach(self, at: float) -> None:
         """Carry out what was put off, up to a moment; the job goes on after it."""
@@ -137,6 +139,7 @@ class _Run:
             spans=tuple(self._spans),
             trained=tuple(self._trained),
             live=tuple(self._live),
+            stopped_because=self._refused[1] if self._refused is not None else None,
         )
 
     def _settle(self, at: float) -> None:
@@ -189,9 +192,15 @@ class _Run:
                 self._move(self._restarted(), at, is_announced=is_announced)
             else:
                 self._move(self._adviser.respond(self._held, self._fleet()), at, is_announced=is_announced)
-        except InfeasibleError:
-            self._held = None
+        except InfeasibleError as error:
+            self._stop(error)
             self._roll_back()
+
+    def _stop(self, error: InfeasibleError) -> None:
+        """Stand still until there are other workers."""
+        self._held = None
+        if self._refused is None or self._refused[0] < len(self._alive):
+            self._refused = len(self._alive), str(error)
 
     def _restarted(self) -> Advice:
         """A job that was stopped begins anew, from its last checkpoint; one that never ran has nothing to roll back.

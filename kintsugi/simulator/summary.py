@@ -32,6 +32,7 @@ def _row(values: Mapping[str, Value], policy: str, group: Sequence[Result]) -> R
             account.value: fmean(outcome.seconds[account.value] / outcome.duration_seconds for outcome in outcomes)
             for account in Account
         },
+        stopped_because=next((outcome.stopped_because for outcome in outcomes if outcome.stopped_because is not None), None),
     )
 
 

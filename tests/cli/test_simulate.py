@@ -62,6 +62,15 @@ def test_tables_are_for_people(ask, short):
     assert "±" in out
 
 
+def test_what_keeps_a_job_from_training_is_told_once_for_all_policies_alike(ask, short):
+    crowded = ("--policies", "kintsugi,varuna", "--vary", "device_memory_bytes=5000000000,80000000000")
+    status, out, _ = ask("--scenario", short, *crowded)
+    assert status == 0
+    assert " ".join(out.split()).count("never trained (kintsugi, varuna): memory_bytes: in the roomiest split") == 1
+    _, out, _ = ask("--scenario", short, *crowded, "--format", "json")
+    assert [row["stopped_because"] is None for row in json.loads(out)["rows"]] == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("varied", "title"),
     [

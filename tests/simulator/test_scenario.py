@@ -46,6 +46,8 @@ def test_failures_are_not_varied_where_a_trace_tells_them():
     [
         ({"num_workers": 0}, "num_workers"),
         ({"first": {"dp": 5, "pp": 5}}, "first"),
+        ({"settings": {"num_microbatches": 16, "ranges": {"min_dp": 3}}}, "first"),
+        ({"settings": {"num_microbatches": 16, "ranges": {"max_pp": 3}}}, "first"),
         ({"faults": {"repair_seconds": -1}}, "faults.repair_seconds"),
         ({"wrong": 1}, "wrong"),
         ({"settings": {}}, "settings.num_microbatches"),

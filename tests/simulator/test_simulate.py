@@ -28,6 +28,7 @@ def at(seconds, **what):
 def test_without_incidents_every_complete_step_counts():
     outcome = run([])
     assert outcome.num_samples == 33 * SAMPLES
+    assert outcome.stopped_because is None
     assert outcome.seconds["compute"] == pytest.approx(66)
     assert outcome.seconds["bubble"] == pytest.approx(33)
     assert outcome.seconds["lost"] == pytest.approx(1)
@@ -145,9 +146,10 @@ def test_too_few_workers_stop_the_job_until_others_come():
 
 
 def test_a_job_that_never_runs_is_stopped_all_the_time():
-    outcome = run([], Flat(fewest=9))
+    outcome = run([at(60, lost=["w00", "w01", "w02", "w03"])], Flat(fewest=9))
     assert outcome.seconds["stopped"] == 100.0
     assert outcome.num_samples == 0
+    assert outcome.stopped_because == "alive: too few"
 
 
 def test_speeds_reach_the_policy():
