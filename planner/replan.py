@@ -93,7 +93,7 @@ def _first(case: Case) -> Decision:
     return _decision(case, candidate, [candidate], [], found.search)
 
 
-def _keep(case: Case, why: str = "nothing was lost and nothing joined, so the plan stays") -> Decision:
+def _keep(case: Case, why: str = "nothing that the plan uses was lost and nothing joined, so it stays") -> Decision:
     """The plan that runs already, with the same policy."""
     known = {idle.worker: idle for idle in case.plan.idle_workers}
     idle = tuple(known.get(worker, IdleWorker(worker=worker, reason=JOINED_IN_VAIN)) for worker in case.spares)
