@@ -129,6 +129,7 @@ def assembled(settings: Settings) -> Parts:
         ),
         planners=anyio.CapacityLimiter(settings.max_planning_threads),
         long_planners=anyio.CapacityLimiter(settings.max_planning_threads),
+        students=anyio.CapacityLimiter(settings.max_study_threads),
         webhooks=hooks.registry,
         access=access,
         overlays=overlays_of(settings, store.database),

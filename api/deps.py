@@ -8,6 +8,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import anyio
 from anyio.to_thread import run_sync
 from fastapi import Depends, Header, Path, Query, Request, Response
+from starlette.requests import ClientDisconnect
 
 from api.access.assembly import Access
 from api.answers import answer_body
@@ -20,6 +21,7 @@ from api.service import Service
 from api.settings import Settings
 from api.storage.wording import Detail
 from api.waiting.heartbeats_watch import HeartbeatWatch
+from api.waiting.presence import while_there
 from api.waiting.streams import Streams
 from api.waiting.watch import Turns, Watch
 from api.webhooks.registry import Registry
@@ -50,6 +52,8 @@ class Desk:
     """Threads for work that may plan."""
     long_planners: anyio.CapacityLimiter
     """Those for jobs whose searches may be long: the others' writes do not wait for one."""
+    students: anyio.CapacityLimiter
+    """Those for questions that store nothing: no job waits for one."""
     webhooks: Registry
     access: Access
     overlays: OverlayDesk
@@ -87,6 +91,16 @@ class Desk:
     async def plan(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work that may plan in one of the threads kept for planning."""
         return await run_sync(lambda: work(*args, **kwargs), limiter=self.planners)
+
+    async def study(self, request: Request, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Answer a question that stores nothing, in one of the threads kept for those, if its client is there by then.
+
+        Raises:
+            ClientDisconnect: the client is gone.
+        """
+        with while_there(request):
+            return await run_sync(lambda: work(*args, **kwargs), limiter=self.students)
+        raise ClientDisconnect
 
     async def write(self, job: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work that writes to `job`, one at a time, and wake those who wait for its outcome."""

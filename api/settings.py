@@ -133,6 +133,8 @@ class Settings(BaseSettings):
     """Function that chooses the tree or ring over which an overlay reduces, as module:function; null: the one predicted fastest."""
     max_planning_threads: int = Field(default=4, ge=1, le=256)
     """Decisions that are computed at the same time, and as many of jobs whose searches may be long."""
+    max_study_threads: int = Field(default=2, ge=1, le=256)
+    """Estimates, what-if studies and simulations that are computed at the same time; no job's plan waits for one."""
     planning_processes: int = Field(default=2, ge=0, le=256)
     """Processes that search for plans, begun once searches meet, or may be long; with 0 the service makes them all."""
     plans_ahead: bool = True

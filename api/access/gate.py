@@ -15,7 +15,7 @@ from api.access.audit import AuditRecord
 from api.access.callers import Caller, calling
 from api.access.needs import READING, Need, need_of
 from api.access.targets import Operation, Target, operations_of, target_of
-from api.access.tokens import LOOSE_SECRET, Token
+from api.access.tokens import LOOSE_SECRET, Token, redacted
 from api.problems import CLIENT_GONE, REQUEST_ID, TEMPLATE, problem_of
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import ForbiddenError, InvalidInputError, KintsugiError, UnauthenticatedError
@@ -177,4 +177,4 @@ def _refuse_secrets_in_url(scope: Scope) -> None:
 
 
 def _storable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+    return "".join(letter if letter.isprintable() else "?" for letter in redacted(text))[:200]

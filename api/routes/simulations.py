@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from api.deps import BODY_PROBLEMS, DeskDep, reply
 from api.http.bodies import SimulationBody, refuses, takes, tells
@@ -13,9 +13,9 @@ PROBLEMS = BODY_PROBLEMS | refuses(HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 @router.post("/simulations", responses=tells(SimulationReply) | PROBLEMS, openapi_extra=takes(SimulationRequest))
-async def post_simulation(body: SimulationBody, desk: DeskDep) -> Response:
+async def post_simulation(request: Request, body: SimulationBody, desk: DeskDep) -> Response:
     """What would have happened to a job under each policy; refused where it takes too long."""
-    return reply(await desk.plan(_simulated, body, desk.settings.max_simulation_seconds))
+    return reply(await desk.study(request, _simulated, body, desk.settings.max_simulation_seconds))
 
 
 def _simulated(request: SimulationRequest, limit_seconds: float) -> SimulationReply:

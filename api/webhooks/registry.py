@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, update
 
-from api.access.callers import caller
+from api.access.callers import caller, own_key
 from api.http.cursors import Cursors
 from api.problems import PreconditionFailedError
 from api.storage.database import Database, OvertakenError
@@ -198,10 +198,10 @@ class Registry:
 
 
 def _id_of(job: str, idempotency_key: str | None) -> str:
-    """An id that the same key gives again."""
-    if idempotency_key is None:
+    """An id that the same key of the same token gives again."""
+    if (own := own_key(idempotency_key)) is None:
         return uuid4().hex
-    return hashlib.sha256(f"{job}\n{idempotency_key}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{job}\n{own}".encode()).hexdigest()[:32]
 
 
 def _same(row: Row[Any], new: NewWebhook) -> Webhook:

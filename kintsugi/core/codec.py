@@ -7,6 +7,7 @@ files, the client, the wire between agent and workers, and digests.
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,6 +129,6 @@ def _refuse_constant(name: str) -> float:
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"field {twice!r} stands twice in one object")
     return result

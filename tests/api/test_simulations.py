@@ -1,10 +1,14 @@
 """Small simulations over HTTP."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from api.schemas import SimulationRequest
 from api.simulations import simulated
 from kintsugi.core.errors import InvalidInputError
+from tests.api.requests import EVENTS, event
 
 FAILURES = "values.faults.num_failures"
 SHORT = {"scenario": "chameleon-32", "values": {"duration": 3600, "spares": 1}, "policies": ["oobleck", "varuna"]}
@@ -19,6 +23,29 @@ def test_a_simulation_answers_with_a_row_per_policy(client):
     ]
     assert all(row["samples_per_second"]["mean"] > row["samples_per_second"]["margin"] > 0 for row in rows)
     assert client.post("/v1/simulations", json={**SHORT, "seeds": 2}).json() == response.json()
+
+
+def test_no_job_waits_for_those_who_study(client, job, app, monkeypatch):
+    is_over, begun = threading.Event(), threading.Semaphore(0)
+
+    def endless(request, limit_seconds):
+        begun.release()
+        assert is_over.wait(60.0)
+        return simulated(request, limit_seconds)
+
+    monkeypatch.setattr("api.routes.simulations._simulated", endless)
+    settings = app.state.desk.settings
+    crowd = settings.max_planning_threads + settings.max_study_threads
+    with ThreadPoolExecutor(crowd) as pool:
+        studies = [pool.submit(client.post, "/v1/simulations", json=SHORT) for _ in range(crowd)]
+        try:
+            assert all(begun.acquire(timeout=60.0) for _ in range(settings.max_study_threads))
+            assert not begun.acquire(blocking=False)
+            assert client.post(EVENTS, json=event("e1", 0, "w01")).status_code == 200
+            assert not any(study.done() for study in studies)
+        finally:
+            is_over.set()
+        assert [study.result(60.0).status_code for study in studies] == [200] * crowd
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,9 @@ def test_a_token_in_a_path_is_refused_and_not_told_on(world):
     assert response.status_code == 422
     assert secret[-20:] not in response.text
     assert redacted(f"GET /v1/jobs/{secret}/plan") == "GET /v1/jobs/kgi_.../plan"
+    audited = world.ask("GET", "/v1/audit?limit=1000", "admin")
+    assert secret[-20:] not in audited.text
+    assert "kgi_..." in audited.text
 
 
 def test_the_log_holds_no_token(world, capsys):
@@ -203,6 +206,15 @@ def test_keys_of_one_token_mean_nothing_to_another(world):
     assert first.json()["summary"]["id"] == again.json()["summary"]["id"] != other.json()["summary"]["id"]
     assert changed.status_code == 409
     assert changed.json()["error"]["value"] == "k"
+
+
+def test_a_webhooks_key_means_nothing_to_another_token(own_world):
+    body, key = {"url": "https://example.com/hook", "secret": "whsec_" + "MDEy" * 8}, {"Idempotency-Key": "k"}
+    path = f"/v1/jobs/{OWN}/webhooks"
+    first = own_world.ask("POST", path, "admin", json=body, headers=key)
+    theirs = own_world.ask("POST", path, "own admin", json={**body, "url": "https://example.org/hook"}, headers=key)
+    assert (first.status_code, theirs.status_code) == (201, 201), theirs.text
+    assert own_world.ask("POST", path, "admin", json=body, headers=key).json() == first.json()
 
 
 def test_a_revoked_token_is_refused_at_once(own_world):
