@@ -198,12 +198,13 @@ def with_own_memory(module: nn.Module) -> nn.Module:
     The values stay. Nothing could be copied into such a tensor, as state that arrives is, nor could it be updated in place.
     """
     for tensor in (*module.parameters(), *module.buffers()):
-        if _is_expanded(tensor):
+        if is_expanded(tensor):
             tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
     return module
 
 
-def _is_expanded(tensor: Tensor) -> bool:
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether one number in memory stands for many."""
     if is_lazy(tensor) or tensor.layout is not torch.strided:  # neither has strides
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))

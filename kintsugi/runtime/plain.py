@@ -13,6 +13,7 @@ newest one, on as many ranks as divide the global batch, which stays the same:
 """
 
 import hashlib
+import math
 import os
 import signal
 import statistics
@@ -28,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import CommunicationError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -42,6 +43,7 @@ from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.plain_likeness import from_all, require_alike, require_none_failed, run_traits, sum_together, training_traits
+from kintsugi.runtime.plain_order import SchedulerWatch
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
@@ -116,7 +118,7 @@ class PlainRun:
         self._step_seconds: list[float] = []
         self._lock = RunLock(self._folder)
         self._by_rank_0(self._take_folder)
-        self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
+        self._life = self._by_rank_0(lambda: next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
         self._is_closed = self._is_apart = False
@@ -151,20 +153,32 @@ class PlainRun:
                 self._load(found)
             start = self._sampler.step_of(found.manifest.sampler) if found is not None else 0
             source = Source.START if found is None else Source.CHECKPOINT
-            self._first, self._began = start, time.monotonic()
+            self._first, self._next, self._began = start, start, time.monotonic()
+            self._order = SchedulerWatch(scheduler)
             self._journal.resume(_ATTEMPT, step=start, source=source, world_size=self.world_size)
             return start
 
     def samples(self, step: int) -> tuple[int, ...]:
         """This rank's part of the step's samples, which are written down. Shape [global batch / world size]."""
+        if step == self._next:
+            self._order.begins(step)
         chosen = self._sampler.shard(step, self.rank, self.world_size)
         state = self._sampler.state(step)
         passed = Pass.of(self.rank * len(chosen), chosen, 0, 1)
         self._journal.passed(_ATTEMPT, step, [passed], epoch=state.epoch, cursor=state.cursor)
         return chosen
 
+    def mean(self, loss: Tensor | float) -> float:
+        """The mean over the global batch of a loss that is the mean over this rank's samples. All ranks call it.
+
+        A scheduler that asks for it, as `ReduceLROnPlateau` does, is to be stepped before `commit`, too.
+        """
+        return math.fsum(from_all(_number(loss))) / self.world_size
+
     def commit(self, step: int, loss: Tensor | float) -> float:
         """The step is applied on this rank; waits for all, and takes a checkpoint where one is due.
+
+        What is not done by then, a scheduler's step for example, is not in the checkpoint.
 
         Args:
             step: that was trained.
@@ -180,14 +194,15 @@ class PlainRun:
             self._step_seconds.append(time.monotonic() - self._began)
             self._look()
             advised = self._costs.every_steps or 0  # rank 0 alone knows; the others add nothing
-            total, advised = sum_together(step, float(torch.as_tensor(loss).detach()), advised)
+            total, advised = sum_together(step, _number(loss), advised)
             mean = total / self.world_size
             if self._options.every_steps is None:
                 self._cadence.every = advised or None
             self._journal.committed(_ATTEMPT, step, mean)
             if self._cadence.asks(step, is_first=step == self._first, is_last=step + 1 == self.num_steps):
                 self._take(step + 1)
-            self._began = time.monotonic()
+            self._next, self._began = step + 1, time.monotonic()
+            self._order.committed()
             return mean
 
     def close(self) -> None:
@@ -195,10 +210,10 @@ class PlainRun:
         if self._is_closed:
             return
         self._is_closed = True
-        self._writer.drain(_go_on)
-        self._writer.close()
-        self._look()
         try:
+            self._writer.drain(_go_on)
+            self._writer.close()
+            self._look()
             if not self._is_apart:
                 self._barrier()
         finally:
@@ -286,14 +301,19 @@ class PlainRun:
         return self._store.newest()
 
     def _by_rank_0(self, work: Callable[[], T]) -> T:
-        """What comes of work that rank 0 does for all; where it is refused, all ranks are."""
-        found = refusal = None
+        """What comes of work that rank 0 does for all; where it is refused, or fails, all ranks are told."""
+        found = refusal = failure = None
         if self.rank == 0:
             try:
                 found = work()
             except KintsugiError as error:
                 refusal = error
+            except Exception as error:
+                failure = error
+                refusal = CommunicationError(f"rank 0 could not go on: {type(error).__name__}: {error}", field="run")
         agreed: tuple[T, KintsugiError | None] = self._agreed((found, refusal))
+        if failure is not None:
+            raise failure
         if agreed[1] is not None:
             raise agreed[1]
         return agreed[0]
@@ -309,6 +329,11 @@ class PlainRun:
     def _barrier(self) -> None:
         if dist.is_initialized():
             dist.barrier()
+
+
+def _number(loss: Tensor | float) -> float:
+    """As exact as it is given: a tensor made of a Python number would be of torch's default type."""
+    return float(loss.detach()) if isinstance(loss, Tensor) else float(loss)
 
 
 def _digest(shapes: dict[str, list[int]], geometry: Geometry) -> str:

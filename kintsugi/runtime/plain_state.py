@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.logs import get_logger
+from kintsugi.runtime.brought import is_expanded
 from kintsugi.runtime.checkpoints.snapshots import Entries
 from kintsugi.runtime.likeness import worded
 from kintsugi.runtime.optimizer_state import are_alike, kind_of, load_exactly
@@ -38,9 +39,11 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
     """Everything by name; tensors are live.
 
     Raises:
-        InvalidInputError: the model, the optimizer or the scheduler keeps what is neither plain nor a tensor.
+        InvalidInputError: the model, the optimizer or the scheduler keeps what is neither plain nor a tensor, or the model a tensor
+            that no checkpoint can be loaded into.
     """
     state = model.state_dict()
+    _require_memory(tensors_of(model))
     entries: Entries = {f"{_MODEL}|{name}": value for name, value in state.items() if isinstance(value, Tensor)}
     if extra := {name: value for name, value in state.items() if not isinstance(value, Tensor)}:
         entries |= _described(_EXTRA, extra)
@@ -53,6 +56,15 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model's state by name."""
     return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def _require_memory(tensors: dict[str, Tensor]) -> None:
+    for name, value in tensors.items():
+        if value.layout is not torch.strided:
+            raise InvalidInputError(f"{name!r} is sparse; keep it dense", field=_MODEL, value=name)
+        if is_expanded(value):
+            message = f"{name!r} is expanded, so its numbers share memory; keep a clone() of it"
+            raise InvalidInputError(message, field=_MODEL, value=name)
 
 
 def load(
@@ -86,7 +98,7 @@ def load(
 def _require_same_numbers(saved: dict[str, Any], own: dict[str, Tensor]) -> None:
     for name, value in own.items():
         was = saved.get(name)
-        if was is not None and was.dtype != value.dtype and was.is_floating_point() and value.is_floating_point():
+        if was is not None and was.dtype != value.dtype:
             message = f"{name!r} is {type_name(value.dtype)}, and {type_name(was.dtype)} in the checkpoint: make it that"
             raise InvalidInputError(f"{message}, or take a new folder", field=_MODEL, value=name)
 

@@ -139,12 +139,15 @@ def plain_rank(rank: int, port: int, folder: str, slip: str, told: Connection) -
     optimizer = (torch.optim.SGD if "optimizer" in slips else torch.optim.AdamW)(parameters, lr=0.1)
     if "unreadable" in slips:
         model.register_load_state_dict_pre_hook(unreadable)
+    if rank == 0 and slip == "broken":
+        RunLock.take = unreadable
     run = None
     try:
         options = CheckpointOptions(every_steps=every)
         run = PlainRun(folder, num_samples=8, global_batch_size=4, num_steps=4, checkpoints=options, **given)
         for step in range(run.restore(model, optimizer), 4):
             run.samples(step)
+            assert run.mean(1.0 + rank) == 1.5
             run.commit(step + ("step" in slips), 1.0 + rank)
         told.send(None)
     except KintsugiError as error:
@@ -219,6 +222,14 @@ def test_all_ranks_hear_that_another_life_has_the_folder(tmp_path):
         told = told_by_two(tmp_path, "none")
     assert [[one[0] for one in heard] for heard in told] == [["run"], ["run"]]
     assert all("is in use by" in one[1] for (one,) in told)
+
+
+@pytest.mark.processes
+def test_what_the_first_rank_cannot_do_for_all_is_told_to_all(tmp_path):
+    assert told_by_two(tmp_path, "broken") == [
+        [("none", "cannot be read")],
+        [("run", "run: rank 0 could not go on: OSError: cannot be read")],
+    ]
 
 
 @pytest.mark.processes
