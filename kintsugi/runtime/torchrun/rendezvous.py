@@ -13,13 +13,15 @@ certificate. The id is of one run: once that is over nobody meets under it again
 import io
 import os
 import pickle
+import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousGracefulExitError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -55,6 +57,11 @@ class ServiceBackend(RendezvousBackend):
         self._keys = keys
         self.state = _RendezvousState()
         """The latest that was seen."""
+        self.is_known = False
+        """Whether the service has answered."""
+        self.is_training = False
+        """Whether ranks train: then nobody waits for the service, and what it is asked for it is asked for again."""
+        self._was_away = False
 
     @property
     def generation(self) -> int:
@@ -68,26 +75,35 @@ class ServiceBackend(RendezvousBackend):
 
     def get_state(self) -> tuple[bytes, Token] | None:
         """The state and its version; None before anybody came."""
-        found = self._called(lambda: self._keys.get(STATE))
-        if found is None:
-            return None
-        self.state = _opened(found.content)
-        return found.content, found.version
+        found = self._called(lambda: self._keys.get(STATE, is_patient=not self.is_training))
+        return None if found is None else self._taken(found)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Replace the state that `token` stands for; the state that is there then, and whether it is ours."""
         expected = token if isinstance(token, int) else 0
         generation = int(_opened(state).round)
-        found = self._called(lambda: self._keys.put(STATE, state, expected=expected, generation=generation))
+        found = self._called(lambda: self._put(state, expected, generation))
         if found is None or found.version == 0:
             return None
-        self.state = _opened(found.content)
-        return found.content, found.version, found.is_set
+        return *self._taken(found), found.is_set
+
+    def _put(self, state: bytes, expected: int, generation: int) -> Value:
+        return self._keys.put(STATE, state, expected=expected, generation=generation, is_patient=not self.is_training)
+
+    def _taken(self, found: Value) -> tuple[bytes, int]:
+        """A state as torch is to have it: after an absence of the service, when nobody could be heard, all count as just heard."""
+        self.state, self.is_known = _opened(found.content), True
+        if not self._was_away:
+            return found.content, found.version
+        self._was_away = False
+        self.state.last_heartbeats = dict.fromkeys(self.state.last_heartbeats, datetime.now(UTC))
+        return pickle.dumps(self.state), found.version
 
     def _called(self, ask: Callable[[], Value | None]) -> Value | None:
         try:
             return ask()
         except (ConnectionError, PermissionError) as error:
+            self._was_away = self._was_away or isinstance(error, ConnectionError)
             raise RendezvousConnectionError(f"the rendezvous at the service failed: {error}") from error
 
 
@@ -99,6 +115,8 @@ class ServiceRendezvous(RendezvousHandler):
         self._backend = backend
         self._keys = keys
         self._log = get_logger("kintsugi.runtime").bind(run=handler.get_run_id())
+        self._is_alone = False
+        """Whether the service was away when it was asked last."""
 
     def get_backend(self) -> str:
         """What `--rdzv-backend` calls it."""
@@ -116,12 +134,14 @@ class ServiceRendezvous(RendezvousHandler):
             RendezvousClosedError: the run is over.
             RendezvousTimeoutError: too few came in time.
             RendezvousConnectionError: the service does not answer, or refuses.
+            SystemExit: the run ended while this agent waited as a spare.
         """
         self._log.info(RecoveryEvent.RENDEZVOUS_STARTED.value, generation=self._backend.generation)
+        self._backend.is_training = False
         # torch has rank 0 tell its address in its own first round alone: who is new in a later one would wait for it in vain
         self._handler._bootstrap_store_info = None
         try:
-            found = self._handler.next_rendezvous()
+            found = self._met()
         except RendezvousClosedError:
             raise RendezvousClosedError(
                 f"the run of --rdzv-id {self.get_run_id()} is over; start another one under an id that is new, the same for all "
@@ -129,13 +149,28 @@ class ServiceRendezvous(RendezvousHandler):
             ) from None
         except RendezvousTimeoutError:
             raise RendezvousTimeoutError(self._waited_for()) from None
+        except RendezvousGracefulExitError:
+            self._log.info("the run ended while this agent waited to take part")
+            raise SystemExit(0) from None  # torch's agent would return nothing, and torchrun fail on that
         self._log.info(
             RecoveryEvent.RENDEZVOUS_COMPLETED.value,
             generation=self._backend.generation,
             rank=found.rank,
             world_size=found.world_size,
         )
+        self._backend.is_training = True
         return found
+
+    def _met(self) -> RendezvousInfo:
+        """The round, also where the service was away meanwhile; one that never answered is not waited for."""
+        deadline = time.monotonic() + self._handler.settings.timeout.join.total_seconds()
+        while True:
+            try:
+                return self._handler.next_rendezvous()
+            except RendezvousConnectionError as error:
+                if not self._backend.is_known or not _is_absence(error) or time.monotonic() > deadline:
+                    raise
+                self._log.warning("the rendezvous waits for the service", reason=str(error))
 
     def _waited_for(self) -> str:
         """What did not come in time, this agent counted among those that came; it has left by then."""
@@ -157,11 +192,22 @@ class ServiceRendezvous(RendezvousHandler):
 
     def set_closed(self) -> None:
         """Let nobody join any more."""
+        self._backend.is_training = False
         self._handler.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """Agents that wait for the next round."""
-        return self._handler.num_nodes_waiting()
+        """Agents that wait for the next round; none while the service is away, for the training goes on."""
+        try:
+            waiting = self._handler.num_nodes_waiting()
+        except RendezvousConnectionError as error:
+            if not _is_absence(error):
+                raise
+            if not self._is_alone:
+                self._log.warning("training goes on without the service; agents that come wait for it", reason=str(error))
+            self._is_alone = True
+            return 0
+        self._is_alone = False
+        return waiting
 
     def get_run_id(self) -> str:
         """`--rdzv-id`."""
@@ -169,10 +215,16 @@ class ServiceRendezvous(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Leave, and close all connections."""
+        self._backend.is_training = False
         try:
             return self._handler.shutdown()
         finally:
             self._keys.close()
+
+
+def _is_absence(error: RendezvousConnectionError) -> bool:
+    """Whether the service does not answer, in place of refusing."""
+    return isinstance(error.__cause__, ConnectionError)
 
 
 def create(params: RendezvousParameters) -> RendezvousHandler:

@@ -25,6 +25,8 @@ LONGEST_PAUSE_SECONDS = 0.25
 TIMEOUT_SECONDS = 10.0
 MOST_LETTERS = 200
 """Of a segment of a path at the service."""
+IMPATIENT_SECONDS = 2.0
+"""For the answer where there is a later request that is as good."""
 ATTEMPTS = 6
 """Of a request while the service is away; their pauses take 3 to 8 seconds together."""
 
@@ -39,13 +41,15 @@ class Value:
 
 
 class Keys:
-    """Values of one run at the service, changed by compare-and-swap; a change whose answer was lost counts once."""
+    """Values of one run at the service, changed by compare-and-swap; a change whose answer was lost counts once.
+
+    Who is not patient asks once: there is a later request that is as good.
+    """
 
     def __init__(self, url: str, run: str, *, token: str | None = None, transport: httpx2.BaseTransport | None = None) -> None:
         self._address = url
         self._http = httpx2.Client(
             base_url=f"{url}/v1/rendezvous/{_segment(run)}/",
-            timeout=TIMEOUT_SECONDS,
             headers=authorization(token),
             verify=trusted(os.environ.get(CA_VARIABLE)),
             transport=transport,
@@ -55,23 +59,23 @@ class Keys:
         """Close all connections."""
         self._http.close()
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str, *, is_patient: bool = True) -> Value | None:
         """What is under a key; None where nothing is.
 
         Raises:
             ConnectionError: the service does not answer, or refuses.
         """
-        response = self._send("GET", key)
+        response = self._send("GET", key, is_patient=is_patient)
         return None if response.status_code == httpx2.codes.NOT_FOUND else _value(response)
 
-    def put(self, key: str, content: bytes, *, expected: int | None = None, generation: int = 0) -> Value:
+    def put(self, key: str, content: bytes, *, expected: int | None = None, generation: int = 0, is_patient: bool = True) -> Value:
         """Put a value under a key if its version is `expected` (0: nothing there; None: anything); what is there now.
 
         Raises:
             ConnectionError: the service does not answer, or refuses.
         """
         body = {"value": base64.b64encode(content).decode(), "expected_version": expected, "generation": generation}
-        return _value(self._send("PUT", key, body))
+        return _value(self._send("PUT", key, body, is_patient=is_patient))
 
     def drop(self, key: str) -> None:
         """Forget what is under a key.
@@ -81,12 +85,13 @@ class Keys:
         """
         self._send("DELETE", key)
 
-    def _send(self, method: str, key: str, body: Any = None) -> httpx2.Response:
+    def _send(self, method: str, key: str, body: Any = None, *, is_patient: bool = True) -> httpx2.Response:
         headers = {} if method == "GET" else {"Idempotency-Key": uuid4().hex}  # the same one through all attempts
-        for attempt in _attempts():
+        timeout = TIMEOUT_SECONDS if is_patient else IMPATIENT_SECONDS
+        for attempt in _attempts(ATTEMPTS if is_patient else 1):
             with attempt:
                 try:
-                    response = self._http.request(method, _segment(key), json=body, headers=headers)
+                    response = self._http.request(method, _segment(key), json=body, headers=headers, timeout=timeout)
                 except httpx2.TransportError as error:
                     reason = reason_of(error, self._address)
                     raise ConnectionError(f"the service at {self._address} does not answer: {reason}") from error
@@ -98,11 +103,11 @@ class Keys:
         raise AssertionError("the last attempt returns or raises")
 
 
-def _attempts() -> tenacity.Retrying:
+def _attempts(most: int) -> tenacity.Retrying:
     """At growing pauses with jitter, so that the agents of a job do not come back to the service all at once."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(ConnectionError),
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        stop=tenacity.stop_after_attempt(most),
         wait=tenacity.wait_exponential(multiplier=0.1, max=5.0) + tenacity.wait_random(0.0, 1.0),
         before_sleep=_tell_of_retry,
         reraise=True,

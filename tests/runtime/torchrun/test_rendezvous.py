@@ -28,6 +28,7 @@ from kintsugi.core.resiliency import RecoveryEvent
 from kintsugi.runtime.torchrun import rendezvous_store
 from kintsugi.runtime.torchrun.rendezvous import STATE, ServiceBackend, create
 from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore, Value
+from tests.processes import free_port
 from tests.services import service
 
 START_SECONDS = 100.0
@@ -87,11 +88,34 @@ class Held:
     def __init__(self, content):
         self.found = Value(content, 1)
 
-    def get(self, key):
+    def get(self, key, *, is_patient):
         return self.found
 
-    def put(self, key, value, *, expected, generation):
+    def put(self, key, value, *, expected, generation, is_patient):
         return self.found
+
+
+class Away(Held):
+    """Keys that cannot be asked for at first."""
+
+    def get(self, key, *, is_patient):
+        self.get = super().get
+        raise ConnectionError("away")
+
+
+def test_after_an_absence_nobody_counts_as_dead():
+    made, heard = _RendezvousState(), datetime.now(UTC) - timedelta(hours=1)
+    made.last_heartbeats = {_NodeDesc("host", 1, 2): heard}
+    content = pickle.dumps(made)
+    assert ServiceBackend(Held(content)).get_state() == (content, 1)
+    backend = ServiceBackend(Away(content))
+    with pytest.raises(RendezvousConnectionError):
+        backend.get_state()
+    now = datetime.now(UTC)
+    given, version = backend.get_state()
+    assert version == 1
+    assert all(last >= now for last in pickle.loads(given).last_heartbeats.values())
+    assert backend.get_state() == (content, 1)
 
 
 class Calling:
@@ -246,10 +270,10 @@ def test_events_have_the_names_of_the_resiliency_extension():
     ]
 
 
-def agent(name, url, folder):
+def agent(name, url, folder, patience=PATIENCE, *, run="two", nodes="1:2"):
     """One torchrun, in a process group of its own."""
-    options = {"--rdzv-backend": "kintsugi", "--rdzv-endpoint": url.removeprefix("http://"), "--rdzv-id": "two", "--nnodes": "1:2"}
-    options |= {"--rdzv-conf": PATIENCE, "--nproc-per-node": "1", "--max-restarts": "3", "--monitor-interval": "0.1"}
+    options = {"--rdzv-backend": "kintsugi", "--rdzv-endpoint": url.removeprefix("http://"), "--rdzv-id": run, "--nnodes": nodes}
+    options |= {"--rdzv-conf": patience, "--nproc-per-node": "1", "--max-restarts": "3", "--monitor-interval": "0.1"}
     command = [sys.executable, "-m", "torch.distributed.run", *[f"{key}={value}" for key, value in options.items()]]
     log = (folder / f"{name}.log").open("wb")
     with log:
@@ -306,6 +330,42 @@ def test_two_agents_train_and_one_goes_on_alone_until_another_comes(url, tmp_pat
         told = logs(tmp_path)
         assert "rendezvous_started" in told
         assert "rendezvous_completed" in told
+
+
+@pytest.mark.processes
+def test_a_spare_agent_that_was_not_needed_ends_well(url, tmp_path):
+    with ExitStack() as closing:
+        agents = []
+        for name in ("a", "spare"):
+            agents.append(agent(name, url, tmp_path, run="one", nodes="1:1"))
+            closing.callback(end, agents[-1])
+        keys = Keys(url, "one")
+        closing.callback(keys.close)
+        backend = ServiceBackend(keys)
+        awaited(tmp_path, lambda seen: seen and backend.get_state() and backend.state.redundancy_list | backend.state.wait_list)
+        (tmp_path / "end").touch()
+        assert [one.wait(120.0) for one in agents] == [0, 0], logs(tmp_path)
+        assert logs(tmp_path).count("the run ended while this agent waited to take part") == 1
+
+
+@pytest.mark.processes
+def test_training_goes_on_while_the_service_is_away_for_longer_than_agents_may_be_silent(tmp_path):
+    database, port = tmp_path / "kintsugi.sqlite3", free_port()
+    silence = threading.Event()
+    with ExitStack() as closing:
+        agents = []
+        with service(database, "--port", str(port)) as running:
+            for name in ("a", "b"):
+                agents.append(agent(name, running.url, tmp_path, PATIENCE.replace("max_attempt=6", "max_attempt=3")))
+                closing.callback(end, agents[-1])
+            awaited(tmp_path, lambda seen: len(seen) >= 2)
+        silence.wait(5.0)  # that is what is tested: agents count as dead after three
+        assert logs(tmp_path).count("training goes on without the service") == 2, logs(tmp_path)
+        with service(database, "--port", str(port)):
+            silence.wait(2.0)
+            (tmp_path / "end").touch()
+            assert [one.wait(120.0) for one in agents] == [0, 0], logs(tmp_path)
+    assert sorted(name.partition("-")[2] for name in reports(tmp_path)) == ["life0-rank0-of2", "life0-rank1-of2"]
 
 
 def logs(folder):
