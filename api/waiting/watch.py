@@ -48,6 +48,8 @@ class Watch:
         self._watched: dict[str, _Watched] = {}
         self._somebody = anyio.Event()
         self._closed = False
+        self._num_set_back = 0
+        """How often a generation was told that is earlier than one before: what was read until then counts no more."""
 
     @property
     def is_closed(self) -> bool:
@@ -74,6 +76,7 @@ class Watch:
         watched = self._watched.get(job)
         if watched is not None and generation < watched.generation:
             watched.generation = generation
+            self._num_set_back += 1
         self._found(job, generation)
 
     def _found(self, job: str, generation: int) -> None:
@@ -87,6 +90,7 @@ class Watch:
     def forget(self) -> None:
         """Wake everybody: the generations that were told are not in the database any more."""
         forgotten, self._watched = self._watched, {}
+        self._num_set_back += 1
         for watched in forgotten.values():
             watched.generation, watched.is_over = -1, True
             watched.changed.set()
@@ -107,11 +111,12 @@ class Watch:
             if not self._watched:
                 self._somebody = anyio.Event()
                 continue
+            set_back = self._num_set_back
             try:
                 latest = await run_sync(self._latest, list(self._watched))
             except UnavailableError as error:
                 outage.goes_on(error)
                 continue
             outage.is_over()
-            for job, generation in latest.items():
+            for job, generation in latest.items() if set_back == self._num_set_back else ():
                 self._found(job, generation)

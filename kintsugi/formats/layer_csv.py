@@ -11,6 +11,7 @@ file has none.
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,6 +75,8 @@ def _rows(text: str) -> list[dict[str | None, Any]]:
         raise InvalidInputError(f"is no CSV: {error}, after line {reader.line_num}", field="file") from error
     if missing := [column for column in COLUMNS if column not in (reader.fieldnames or ())]:
         raise InvalidInputError(f"has no column {missing[0]}; needed are {', '.join(COLUMNS)}", field="file")
+    if twice := [column for column, count in Counter(reader.fieldnames or ()).items() if count > 1 and column in COLUMNS]:
+        raise InvalidInputError(f"has two columns {twice[0]}; name the one that is meant so, and the other otherwise", field="file")
     if not rows:
         raise InvalidInputError("has no layers: there is nothing below its header", field="file")
     return rows

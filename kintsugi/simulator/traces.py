@@ -3,15 +3,19 @@
 import csv
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
 
+from kintsugi.core.cluster import MOST_WORKERS
 from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.simulator.faults import Incident
 
 MILLISECONDS = 1000.0
+
+Row = tuple[int, Sequence[str]]
+"""Number of a line in its file, and its cells."""
 
 
 def shipped() -> "tuple[Incident, ...]":
@@ -37,14 +41,15 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+            rows = list(_rows(file))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(f"is no text of lines: {error}", field="trace", value=str(path)) from error
     except (OSError, ValueError) as error:  # of which the latter is how names with a zero byte are refused
         raise InvalidInputError(f"cannot be read: {cause_of(error)}", field="trace", value=str(path)) from error
     if not rows:
         raise InvalidInputError("has no lines", field="trace", value=str(path))
-    is_events = len(rows[0]) == 3 and rows[0][1] in ("add", "remove")
+    first = rows[0][1]
+    is_events = len(first) == 3 and first[1] in ("add", "remove")
     try:
         incidents = from_events(rows) if is_events else from_counts(rows, seed)
     except InvalidInputError as error:
@@ -55,13 +60,22 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
     )
 
 
-def from_events(rows: Sequence[Sequence[str]]) -> tuple[Incident, ...]:
+def _rows(file: Iterable[str]) -> Iterator[Row]:
+    """Lines that are not blank."""
+    reader = csv.reader(file)
+    for cells in reader:
+        row = [cell.strip() for cell in cells]
+        if any(row):
+            yield reader.line_num, row
+
+
+def from_events(rows: Sequence[Row]) -> tuple[Incident, ...]:
     """Incidents of `time_ms,add|remove,node` lines; those of one moment are one.
 
     A node that goes and comes in one moment is lost and joins: the one that comes has no state.
     """
-    parsed = [_event(number, row) for number, row in enumerate(rows, 1)]
-    for number, (before, now) in enumerate(pairwise(moment for moment, _, _ in parsed), 2):
+    parsed = [_event(number, row) for number, row in rows]
+    for (number, _), (before, now) in zip(rows[1:], pairwise(moment for moment, _, _ in parsed), strict=True):
         if now < before:
             raise InvalidInputError("goes back in time", field=f"trace line {number}", value=now)
     first, live, result = parsed[0][0], set[str](), []
@@ -97,12 +111,18 @@ def _apply(live: set[str], kind: str, node: str, now: float) -> None:
         verb = "comes although it is there" if kind == "add" else "goes although it is not there"
         raise InvalidInputError(f"{verb}, at {now:g} ms", field="trace", value=node)
     (live.add if kind == "add" else live.remove)(node)
+    _require_credible(len(live), "trace")
 
 
-def from_counts(rows: Sequence[Sequence[str]], seed: int) -> tuple[Incident, ...]:
+def _require_credible(count: int, field: str) -> None:
+    if count > MOST_WORKERS:
+        raise InvalidInputError(f"has more than {MOST_WORKERS:,} nodes at once, which is not credible", field=field, value=count)
+
+
+def from_counts(rows: Sequence[Row], seed: int) -> tuple[Incident, ...]:
     """Incidents of `date, time, nodes` lines: the fewest changes that explain the numbers; chance says who goes."""
-    parsed = [_sample(number, row) for number, row in enumerate(rows, 1)]
-    _require_order([moment for moment, _ in parsed])
+    parsed = [_sample(number, row, is_first=index == 0) for index, (number, row) in enumerate(rows)]
+    _require_order([(number, moment) for (number, _), (moment, _) in zip(rows, parsed, strict=True)])
     chance, first = random.Random(f"{seed}/counts"), parsed[0][0]
     live: list[str] = []
     born = 0
@@ -117,9 +137,9 @@ def from_counts(rows: Sequence[Sequence[str]], seed: int) -> tuple[Incident, ...
     return tuple(result)
 
 
-def _require_order(moments: Sequence[datetime]) -> None:
+def _require_order(moments: Sequence[tuple[int, datetime]]) -> None:
     """Refuse a moment before the last one, or one that cannot be told from it: only one of them says how far from UTC it is."""
-    for number, (before, now) in enumerate(pairwise(moments), 2):
+    for (_, before), (number, now) in pairwise(moments):
         if (before.tzinfo is None) != (now.tzinfo is None):
             message = "must say how far from UTC it is on every line or on none"
             raise InvalidInputError(message, field=f"trace line {number}", value=now.isoformat())
@@ -127,15 +147,16 @@ def _require_order(moments: Sequence[datetime]) -> None:
             raise InvalidInputError("goes back in time", field=f"trace line {number}", value=now.isoformat())
 
 
-def _sample(number: int, row: Sequence[str]) -> tuple[datetime, int]:
+def _sample(number: int, row: Sequence[str], *, is_first: bool) -> tuple[datetime, int]:
     try:
         date, time, nodes = row
         moment, count = datetime.fromisoformat(f"{date}T{time}"), int(nodes)
     except ValueError:
         count = -1
     if count < 0:
-        others = " and no `time_ms,add|remove,node`" if number == 1 else ""
+        others = " and no `time_ms,add|remove,node`" if is_first else ""
         raise InvalidInputError(f"is no `date, time, nodes`{others}", field=f"trace line {number}", value=",".join(row)[:200])
+    _require_credible(count, f"trace line {number}")
     return moment, count
 
 

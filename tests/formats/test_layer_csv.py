@@ -80,6 +80,12 @@ def test_a_file_that_is_no_csv_is_refused_with_its_line():
         read(header="h" * 200_000)
 
 
+def test_a_column_that_stands_twice_is_refused():
+    with pytest.raises(InvalidInputError, match="two columns forward") as refused:
+        read("0,h,1,2,3,7", header="layer_index,layer_name,forward,backward,mem_required,forward\n")
+    assert refused.value.field == "file"
+
+
 def test_a_file_of_another_form_is_refused():
     with pytest.raises(InvalidInputError, match="no column mem_required"):
         read("0,h,1,2", header="layer_index,layer_name,forward,backward\n")

@@ -82,6 +82,10 @@ def test_counts_are_met_with_the_fewest_changes(tmp_path):
         (["2021-12-11, 11:00:00, 5", "2021-12-11, 11:10:00+00:00, 4"], "trace line 2", "on every line or on none"),
         (["0,add,a", "nan,add,b", "5,add,c"], "trace line 2", "is no"),
         (["0,add,a", "inf,add,b"], "trace line 2", "is no"),
+        (["0,add,a", "", "  ", "5,take,b"], "trace line 4", "is no"),
+        (["", "9,add,a", "", "1,add,c"], "trace line 4", "back in time"),
+        (["2021-12-11, 11:00:00, 5", "", "2021-12-10, 11:00:00, 4"], "trace line 3", "back in time"),
+        (["2021-12-11, 11:00:00, 5", "2021-12-11, 11:30:00, 1000000000"], "trace line 2", "more than 131,072 nodes at once"),
         (["hello"], "trace line 1", r"is no .*nodes` and no .*remove,node` \(in .*trace"),
     ],
 )

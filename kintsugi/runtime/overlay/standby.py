@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kintsugi.core import checks, codec
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import ConflictError, KintsugiError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
@@ -235,6 +235,7 @@ class Standby:
     def _take_over(self, term: int, newest: Overlay) -> None:
         serving = self._serve(self._copy.path)
         try:
+            self._require_wanted()
             event = OverlayEvent(
                 kind=OverlayEventKind.SCHEDULER_CHANGED,
                 id=f"scheduler-{term}",
@@ -244,6 +245,7 @@ class Standby:
                 overlay=newest,
             )
             serving.post(event)
+            self._require_wanted()
         except BaseException:
             with suppress(KintsugiError, OSError):
                 serving.close()
@@ -251,3 +253,8 @@ class Standby:
         self._serving, self._term = serving, term
         self._log.info("went on in the scheduler's place", term=term, url=serving.url)
         self._electorate.announce(serving.url, term)
+
+    def _require_wanted(self) -> None:
+        """A service takes longer to start than a close waits for."""
+        if self._closing.is_set():
+            raise ConflictError("this worker leaves", field="worker", value=self._identity.worker)

@@ -1,5 +1,7 @@
 """Waiting without threads: woken by plans, by other processes' plans, by the end; turns are taken one by one."""
 
+import threading
+
 import anyio
 import pytest
 
@@ -49,6 +51,37 @@ async def test_a_generation_that_is_not_to_go_on_with_any_more_wakes_nobody_who_
             watch.tell("job", 1)
             assert await watch.wait("job", 1, 0.01) == -1
             watch.tell("job", 3)
+
+
+async def test_what_was_read_before_a_set_back_is_not_told_after_it(monkeypatch):
+    monkeypatch.setattr("api.waiting.watch.POLL_SECONDS", 0.0)
+    is_read, is_back = threading.Event(), threading.Event()
+    reads = []
+
+    def latest(jobs):
+        reads.append(list(jobs))
+        is_read.set()
+        assert is_back.wait(20.0)
+        return {"job": 7 if len(reads) == 1 else 3}
+
+    watch, told = Watch(latest), []
+
+    async def wait():
+        told.append(await watch.wait("job", 2, LONG))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            tasks.start_soon(watch.wait, "job", 6, LONG)
+            await anyio.to_thread.run_sync(is_read.wait)
+            watch.forget()
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            is_back.set()
+            while not told:
+                await anyio.sleep(0.0)
+            watch.close()
+    assert told == [3]
 
 
 async def test_nobody_waits_beyond_the_time():

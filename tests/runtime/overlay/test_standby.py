@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from kintsugi.core.errors import InvalidInputError, StaleTermError, UnavailableError
 from kintsugi.core.overlay_messages import OverlayLog
+from kintsugi.runtime.overlay import standby as standby_module
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
 from kintsugi.runtime.overlay.greeting import Identity
@@ -240,6 +241,36 @@ def test_who_took_over_deposes_those_before_it_and_steps_down_for_the_next(tmp_p
     assert service_of_its_own.is_closed.wait(120.0)
     assert not standby.is_scheduler
     standby.close()
+
+
+def test_who_leaves_while_its_service_starts_does_not_go_on_in_the_schedulers_place(tmp_path, overlay, monkeypatch):
+    monkeypatch.setattr(standby_module, "_JOIN_SECONDS", 0.0)
+    parties, service_of_its_own = line(tmp_path, overlay), Service()
+    is_starting, may_start = threading.Event(), threading.Event()
+
+    def serve(_):
+        is_starting.set()
+        assert may_start.wait(120.0)
+        return service_of_its_own
+
+    standby = Standby(
+        Identity(job="llama", worker="w00", incarnation=3),
+        parties["w00"].electorate,
+        source=service_of_its_own,
+        copy=LogCopy(tmp_path / "log.jsonl"),
+        serve=serve,
+        options=StandbyOptions(folder=tmp_path, lease_seconds=1.0),
+        silent_seconds=lambda: 60.0,
+        known_term=lambda: 1,
+        rank=lambda: 0,
+    )
+    standby.start()
+    assert is_starting.wait(120.0)
+    standby.close()
+    may_start.set()
+    assert service_of_its_own.is_closed.wait(120.0)
+    assert service_of_its_own.events == []
+    assert not standby.is_scheduler
 
 
 def test_silence_is_measured_from_the_last_answer_and_a_refusal_is_one():
