@@ -26,6 +26,8 @@ from kintsugi.core.version import __version__
 
 MOST_AT_ONCE = 16
 """Deliveries that one process sends at the same time, each to another webhook."""
+MOST_OF_A_JOB = 4
+"""Of these the deliveries of one job: its receivers may all be slow, and the other jobs' are not to wait for them."""
 LOOK_SECONDS = 0.2
 """How often news and deliveries that are due are looked for."""
 LONGEST_LOOK_SECONDS = 10.0
@@ -90,10 +92,10 @@ class Courier:
         self._collector.collect()
         self._sweep()
         now, most = utc_now(), MOST_AT_ONCE - len(busy)
-        if most <= 0 or not self._outbox.is_due(text_of(now), busy):
+        if most <= 0 or not self._outbox.is_due(text_of(now), busy, most_of_a_job=MOST_OF_A_JOB):
             return []
         until = now + timedelta(seconds=self._manners.timeout_seconds + LEASE_MARGIN_SECONDS)
-        return self._outbox.lease(text_of(now), text_of(until), uuid4().hex, most=most, skipped=busy)
+        return self._outbox.lease(text_of(now), text_of(until), uuid4().hex, most=most, most_of_a_job=MOST_OF_A_JOB, skipped=busy)
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept < SWEEP_SECONDS:

@@ -1,12 +1,13 @@
 """What is on its way: news that are put down once for every webhook, leased to one sender at a time, and settled."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, exists, insert, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, insert, literal_column, or_, select, update
 
 from api.storage.database import Database
 from api.storage.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
@@ -114,13 +115,23 @@ class Outbox:
             if moved.rowcount and news:
                 connection.execute(insert(DELIVERIES), [_new_row(place, item, now, retry_until) for item in news])
 
-    def is_due(self, now: str, skipped: Collection[tuple[str, str]]) -> bool:
-        """Whether some delivery can be sent now."""
-        query: Select[Any] = select(literal_column("1")).select_from(DELIVERIES).where(_due(now, skipped)).limit(1)
+    def is_due(self, now: str, skipped: Collection[tuple[str, str]], *, most_of_a_job: int | None = None) -> bool:
+        """Whether some delivery can be sent now, as `lease` would have it."""
+        due = _due(now, skipped, most_of_a_job)
+        query: Select[Any] = select(literal_column("1")).select_from(DELIVERIES).where(due).limit(1)
         with self._database.reading() as connection:
             return connection.execute(query).first() is not None
 
-    def lease(self, now: str, until: str, lease: str, *, most: int, skipped: Collection[tuple[str, str]] = ()) -> list[Parcel]:
+    def lease(
+        self,
+        now: str,
+        until: str,
+        lease: str,
+        *,
+        most: int,
+        most_of_a_job: int | None = None,
+        skipped: Collection[tuple[str, str]] = (),
+    ) -> list[Parcel]:
         """Deliveries that nobody else sends until `until`: of each webhook the one that waits longest.
 
         Args:
@@ -128,23 +139,25 @@ class Outbox:
             until: when others may send them again.
             lease: a name for this lease, never used before.
             most: how many.
+            most_of_a_job: how many of one job, those that are skipped included; null for as many as there are.
             skipped: job and id of webhooks that are being sent to already.
         """
         columns = DELIVERIES.c
         query: Select[Any] = (
             select(DELIVERIES, WEBHOOKS.c.url, WEBHOOKS.c.secret)
             .join(WEBHOOKS, and_(WEBHOOKS.c.job == columns.job, WEBHOOKS.c.id == columns.webhook))
-            .where(_due(now, skipped))
+            .where(_due(now, skipped, most_of_a_job))
             .order_by(columns.due_at, columns.job, columns.webhook, columns.event)
             .limit(most)
             .with_for_update(of=DELIVERIES, skip_locked=True)
         )
         with self._database.writing() as connection:
             first = {(row.job, row.webhook): row for row in reversed(connection.execute(query).all())}
-            for row in first.values():
+            chosen = _shared_out(list(first.values()), Counter(job for job, _ in skipped), most_of_a_job)
+            for row in chosen:
                 mine = _one(row.job, row.webhook, row.event)
                 connection.execute(update(DELIVERIES).where(mine).values(lease=lease, leased_until=until))
-        return [_parcel(row, lease) for row in first.values()]
+        return [_parcel(row, lease) for row in chosen]
 
     def settle(self, parcel: Parcel, settlement: Settlement) -> bool:
         """Store how a delivery stands; false where its lease went to another process meanwhile, or the webhook is gone."""
@@ -174,13 +187,25 @@ def moved(place: Place, *, generation: int, number: int) -> Place:
     return replace(place, generation=generation, number=number)
 
 
-def _due(now: str, skipped: Collection[tuple[str, str]]) -> ColumnElement[bool]:
+def _due(now: str, skipped: Collection[tuple[str, str]], most_of_a_job: int | None) -> ColumnElement[bool]:
     """What is sent now: what is due, but for what others send; both said by a clock that was not set back since."""
+    taken = Counter(job for job, _ in skipped)
+    full = [] if most_of_a_job is None else sorted(job for job, number in taken.items() if number >= most_of_a_job)
     columns, far = DELIVERIES.c, text_of(moment_of(now) + timedelta(seconds=FAR_SECONDS))
     others = [or_(columns.job != job, columns.webhook != webhook) for job, webhook in skipped]
     due = or_(columns.due_at <= now, columns.due_at > far)
     free = or_(columns.leased_until.is_(None), columns.leased_until < now, columns.leased_until > far)
-    return and_(columns.status == DeliveryStatus.PENDING.value, due, free, *others)
+    return and_(columns.status == DeliveryStatus.PENDING.value, due, free, columns.job.not_in(full), *others)
+
+
+def _shared_out(rows: Sequence[Row[Any]], taken: Counter[str], most_of_a_job: int | None) -> list[Row[Any]]:
+    """Of each job no more than it may have beside what is taken already: a receiver that never answers costs its own job alone."""
+    chosen = []
+    for row in rows:
+        if most_of_a_job is None or taken[row.job] < most_of_a_job:
+            taken[row.job] += 1
+            chosen.append(row)
+    return chosen
 
 
 def _one(job: str, webhook: str, event: str) -> ColumnElement[bool]:

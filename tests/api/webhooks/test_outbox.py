@@ -127,6 +127,24 @@ def test_webhooks_that_are_busy_are_left_out(outbox):
     assert outbox.is_due(NOW, [("llama", "other")])
 
 
+def test_a_job_has_no_more_on_its_way_than_its_share(store, outbox):
+    registry = Registry(store.database, Guard(loopback=True), retry_seconds=60)
+    for number in range(3):
+        registry.add("llama", NewWebhook(id=f"slow{number}", url="http://127.0.0.1:9", secret=SECRET))
+    Service(store, Metrics()).create_job(codec.decode(NewJob, new_job(id="other")))
+    registry.add("other", NewWebhook(id="site", url="http://127.0.0.1:9", secret=SECRET))
+    for job, generation in (("llama", 2), ("other", 0)):
+        failed = Event(kind=EventKind.WORKER_FAILED, id="w01", generation=generation, worker="w01")
+        Service(store, Metrics()).post_events(job, [failed])
+    Collector(store, outbox, retry_seconds=60).collect()
+    first = outbox.lease(NOW, SOON, "a", most=16, most_of_a_job=2)
+    assert sorted(parcel.job for parcel in first) == ["llama", "llama", "other"]
+    busy = {(parcel.job, parcel.webhook) for parcel in first if parcel.job == "llama"}
+    assert not outbox.is_due(NOW, busy, most_of_a_job=2)
+    assert outbox.is_due(NOW, busy, most_of_a_job=3)
+    assert len(outbox.lease(NOW, SOON, "b", most=16, most_of_a_job=3, skipped=busy)) == 1
+
+
 def test_a_lease_does_not_last_longer_where_the_clock_was_set_back(outbox):
     a_little, much = "9998-12-31T23:55:00.000000Z", "9998-12-31T22:00:00.000000Z"
     (held,) = outbox.lease(NOW, SOON, "of one that was killed", most=9)

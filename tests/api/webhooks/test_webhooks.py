@@ -272,6 +272,22 @@ def test_webhooks_are_shown_without_secrets_and_removed(client, job):
         assert_is_problem(client.delete(f"{HOOKS}/site"), 404)
 
 
+def test_receivers_of_one_job_that_never_answer_hold_up_no_other_job(settings):
+    patient = settings.model_copy(update={"webhook_timeout_seconds": 60.0})
+    with TestClient(create_app(patient)) as client, receiver() as slow, receiver() as quick:
+        for name in ("llama", "other"):
+            client.post("/v1/jobs", json=new_job(id=name))
+        slow.open.clear()
+        for number in range(20):
+            add(client, slow.url, id=f"slow{number}")
+        client.post("/v1/jobs/other/webhooks", json={"id": "quick", "url": quick.url, "secret": SECRET})
+        client.post(EVENTS, json=event("e1", 0, "w01"))
+        slow.wait_for(4)
+        client.post("/v1/jobs/other/events", json=event("e1", 0, "w01"))
+        quick.wait_for(1)
+        assert len(slow.received) == 4
+
+
 def test_the_same_request_again_gives_the_same_webhook(client, job):
     body = {"url": "https://example.com/hook", "secret": SECRET}
     key = {"Idempotency-Key": "k1"}
