@@ -13,7 +13,6 @@ newest one, on as many ranks as divide the global batch, which stays the same:
 """
 
 import hashlib
-import math
 import os
 import signal
 import statistics
@@ -42,7 +41,15 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from kintsugi.runtime.plain_likeness import from_all, require_alike, require_none_failed, run_traits, sum_together, training_traits
+from kintsugi.runtime.plain_likeness import (
+    from_all,
+    require_alike,
+    require_none_failed,
+    run_traits,
+    sum_of_all,
+    sum_together,
+    training_traits,
+)
 from kintsugi.runtime.plain_order import SchedulerWatch
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
@@ -173,7 +180,7 @@ class PlainRun:
 
         A scheduler that asks for it, as `ReduceLROnPlateau` does, is to be stepped before `commit`, too.
         """
-        return math.fsum(from_all(_number(loss))) / self.world_size
+        return sum_of_all(_number(loss)) / self.world_size
 
     def commit(self, step: int, loss: Tensor | float) -> float:
         """The step is applied on this rank; waits for all, and takes a checkpoint where one is due.

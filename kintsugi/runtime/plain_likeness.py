@@ -73,6 +73,15 @@ def training_traits(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
     return told | {"scheduler": type(scheduler).__name__}
 
 
+def sum_of_all(value: float) -> float:
+    """The sum of what all ranks of the default group give; all of them call it."""
+    if not dist.is_initialized():
+        return value
+    told = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(told)
+    return float(told)
+
+
 def sum_together(step: int, loss: float, advised: int) -> tuple[float, int]:
     """The sums of all ranks' losses and of the intervals that they advise, where all commit the same step.
 

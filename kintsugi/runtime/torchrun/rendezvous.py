@@ -57,11 +57,15 @@ class ServiceBackend(RendezvousBackend):
         self._keys = keys
         self.state = _RendezvousState()
         """The latest that was seen."""
-        self.is_known = False
-        """Whether the service has answered."""
+        self._answered_at: float | None = None
         self.is_training = False
         """Whether ranks train: then nobody waits for the service, and what it is asked for it is asked for again."""
         self._was_away = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the service has ever answered."""
+        return self._answered_at is not None
 
     @property
     def generation(self) -> int:
@@ -91,12 +95,16 @@ class ServiceBackend(RendezvousBackend):
         return self._keys.put(STATE, state, expected=expected, generation=generation, is_patient=not self.is_training)
 
     def _taken(self, found: Value) -> tuple[bytes, int]:
-        """A state as torch is to have it: after an absence of the service, when nobody could be heard, all count as just heard."""
-        self.state, self.is_known = _opened(found.content), True
-        if not self._was_away:
+        """A state as torch is to have it: nobody is silent for as long as the service was away, which nobody knows who is new."""
+        self.state = _opened(found.content)
+        before, self._answered_at = self._answered_at, time.monotonic()
+        was_away, self._was_away = self._was_away, False
+        if not was_away:
             return found.content, found.version
-        self._was_away = False
-        self.state.last_heartbeats = dict.fromkeys(self.state.last_heartbeats, datetime.now(UTC))
+        now, away = datetime.now(UTC), timedelta(seconds=self._answered_at - before) if before is not None else None
+        for node, last in self.state.last_heartbeats.items():
+            present = now.replace(tzinfo=last.tzinfo)
+            self.state.last_heartbeats[node] = present if away is None else min(last + away, present)
         return pickle.dumps(self.state), found.version
 
     def _called(self, ask: Callable[[], Value | None]) -> Value | None:

@@ -103,19 +103,20 @@ class Away(Held):
         raise ConnectionError("away")
 
 
-def test_after_an_absence_nobody_counts_as_dead():
+def test_silence_does_not_count_while_the_service_is_away():
     made, heard = _RendezvousState(), datetime.now(UTC) - timedelta(hours=1)
     made.last_heartbeats = {_NodeDesc("host", 1, 2): heard}
     content = pickle.dumps(made)
     assert ServiceBackend(Held(content)).get_state() == (content, 1)
-    backend = ServiceBackend(Away(content))
-    with pytest.raises(RendezvousConnectionError):
-        backend.get_state()
-    now = datetime.now(UTC)
-    given, version = backend.get_state()
-    assert version == 1
-    assert all(last >= now for last in pickle.loads(given).last_heartbeats.values())
-    assert backend.get_state() == (content, 1)
+    backend, now = ServiceBackend(Away(content)), datetime.now(UTC)
+    for earliest, latest in ((now, now + timedelta(minutes=9)), (heard, heard + timedelta(minutes=9))):
+        with pytest.raises(RendezvousConnectionError):
+            backend.get_state()
+        given, version = backend.get_state()
+        assert version == 1
+        assert all(earliest < last < latest for last in pickle.loads(given).last_heartbeats.values())
+        assert backend.get_state() == (content, 1)
+        backend._keys = Away(content)
 
 
 class Calling:
