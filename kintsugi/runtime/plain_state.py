@@ -43,9 +43,10 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
             that no checkpoint can be loaded into.
     """
     state = model.state_dict()
-    _require_memory(tensors_of(model))
-    entries: Entries = {f"{_MODEL}|{name}": value for name, value in state.items() if isinstance(value, Tensor)}
-    if extra := {name: value for name, value in state.items() if not isinstance(value, Tensor)}:
+    tensors = _tensors_in(state)
+    _require_memory(tensors)
+    entries: Entries = {f"{_MODEL}|{name}": value for name, value in tensors.items()}
+    if extra := {name: value for name, value in state.items() if name not in tensors}:
         entries |= _described(_EXTRA, extra)
     entries |= {_KIND: kind_of(within(optimizer))} | _described(_OPTIMIZER, optimizer.state_dict())
     if scheduler is None:
@@ -55,7 +56,11 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model's state by name."""
-    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    return _tensors_in(model.state_dict())
+
+
+def _tensors_in(state: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _require_memory(tensors: dict[str, Tensor]) -> None:
