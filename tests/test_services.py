@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from tests.patience import eventually
 from tests.processes import is_running
-from tests.runtime.runs import eventually
 
 pytestmark = pytest.mark.processes
 

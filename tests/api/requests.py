@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from starlette.testclient import TestClient
+
 from kintsugi.core import codec
 from tests.builders import uniform_profile
+from tests.patience import eventually
 
 JOB = "/v1/jobs/llama"
 EVENTS = f"{JOB}/events"
@@ -37,3 +40,9 @@ def workers_of(decision: dict[str, Any]) -> set[str]:
     """Workers that hold a stage of a decision's plan."""
     stages = [stage for pipeline in decision["plan"]["pipelines"] for stage in pipeline["stages"]]
     return {stage["worker"] for stage in stages if stage["worker"] is not None}
+
+
+def assert_ready(client: TestClient) -> None:
+    """The service gets ready; where the disk is slow, at a later look, as what was held up is written first."""
+    answer = eventually(lambda: client.get("/readyz"), lambda answer: answer.status_code == 200)
+    assert answer.status_code == 200, answer.text

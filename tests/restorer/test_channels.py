@@ -8,10 +8,11 @@ import torch
 
 from restorer.channels import in_turns
 from restorer.transport import TensorSpec
+from tests.patience import eventually
 from tests.restorer.crew import Crew, Member, build_channels, close
 from tests.restorer.test_groups import assert_freed, assert_nobody_is_left_behind, count_descriptors, hear_from
 from tests.restorer.test_transfers import GROUPS, begin_reductions
-from tests.runtime.runs import eventually, leaves_nothing
+from tests.runtime.runs import leaves_nothing
 
 pytestmark = pytest.mark.processes
 

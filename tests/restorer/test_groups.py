@@ -14,8 +14,9 @@ import torch
 from kintsugi.core.errors import CommunicationError
 from restorer.rendezvous import group_prefix, members_of
 from restorer.transport import Receiving, Sending, TensorSpec
+from tests.patience import eventually
 from tests.restorer.crew import Crew, Member, build, close
-from tests.runtime.runs import eventually, leaves_nothing
+from tests.runtime.runs import leaves_nothing
 
 pytestmark = pytest.mark.processes
 

@@ -3,7 +3,6 @@
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
@@ -11,7 +10,6 @@ from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from socket import SO_ACCEPTCONN, SOL_SOCKET, socket
-from typing import TypeVar
 
 import pytest
 
@@ -28,11 +26,9 @@ from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from restorer.rounds import colour_rounds
 from tests.builders import grid_plan
+from tests.patience import eventually
 from tests.runtime.gated_jobs import held_gpt, slow_gpt
 from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
-
-T = TypeVar("T")
-PATIENCE_SECONDS = 120.0
 
 # one fork server serves all tests of a process, whoever governs their workers
 for module in (forking.PLANNER, "pytest", "tests.runtime.gated_jobs"):
@@ -188,16 +184,6 @@ def leaves_nothing() -> Iterator[None]:
     finally:
         left = eventually(lambda: Footprint.now().left_since(before), lambda left: not any(left))
         assert not any(left), left
-
-
-def eventually(look: Callable[[], T], is_right: Callable[[T], bool]) -> T:
-    """Look until it is right, or patience is over; the last that was seen."""
-    deadline, pause = time.monotonic() + PATIENCE_SECONDS, threading.Event()
-    seen = look()
-    while not is_right(seen) and time.monotonic() < deadline:
-        pause.wait(0.01)
-        seen = look()
-    return seen
 
 
 def children_of(pid: int) -> frozenset[int]:

@@ -18,9 +18,10 @@ from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import JobRequest, ServiceDecisions
 from tests.builders import grid_plan, snapshot_of, uniform_profile
 from tests.databases import prepare
+from tests.patience import eventually
 from tests.runtime.gated_jobs import slow_gpt
 from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import assert_same, eventually, gpt_request, options_with, run, survivors
+from tests.runtime.runs import assert_same, gpt_request, options_with, run, survivors
 from tests.services import service
 
 pytestmark = pytest.mark.processes

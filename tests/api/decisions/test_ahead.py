@@ -16,8 +16,8 @@ from kintsugi.core.errors import InvalidInputError
 from planner.contingency import accepted, losses, plan_ahead
 from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
+from tests.patience import eventually
 from tests.processes import is_running
-from tests.runtime.runs import eventually
 
 pytestmark = pytest.mark.processes
 

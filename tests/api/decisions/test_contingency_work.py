@@ -19,8 +19,9 @@ from kintsugi.core.errors import UnavailableError
 from planner.contingency import after, fingerprint, losses
 from tests.api.decisions import works
 from tests.api.decisions.shelves import PATIENCE, Memory, base_of
+from tests.patience import eventually
 from tests.processes import is_running
-from tests.runtime.runs import eventually, leaves_nothing
+from tests.runtime.runs import leaves_nothing
 
 
 def test_the_newest_is_made_first_and_superseded_work_is_dropped(fork_server):

@@ -13,8 +13,9 @@ import pytest
 from api.decisions import warm
 from api.decisions.forkserver import ForkServer
 from tests.api.decisions import works
+from tests.patience import eventually
 from tests.processes import free_descriptors, is_running
-from tests.runtime.runs import children_of, eventually, leaves_nothing
+from tests.runtime.runs import children_of, leaves_nothing
 
 pytestmark = pytest.mark.processes
 

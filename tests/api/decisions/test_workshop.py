@@ -30,8 +30,9 @@ from tests.api.decisions import works
 from tests.api.decisions.test_ahead import without_time
 from tests.api.requests import EVENTS, event, new_job
 from tests.builders import snapshot_of, uniform_profile
+from tests.patience import eventually
 from tests.processes import free_descriptors, is_running
-from tests.runtime.runs import children_of, eventually, leaves_nothing
+from tests.runtime.runs import children_of, leaves_nothing
 
 pytestmark = pytest.mark.processes
 

@@ -17,7 +17,7 @@ from kintsugi.core.membership import Event, EventKind
 from tests.api.jobs.test_modes import Handling, Metrics, Service, applied, clock, lose, make  # noqa: F401  (fixtures)
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.builders import uniform_profile
-from tests.runtime.runs import eventually
+from tests.patience import eventually
 from tests.services import service as running_service
 
 

@@ -22,7 +22,7 @@ from api.storage.store import Store
 from kintsugi.core.errors import StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
-from tests.api.requests import EVENTS, JOB, event, new_job
+from tests.api.requests import EVENTS, JOB, assert_ready, event, new_job
 from tests.builders import uniform_profile
 from tests.databases import POSTGRESQL, prepare
 
@@ -144,7 +144,7 @@ def test_a_full_disk_is_told_and_nothing_that_was_told_before_is_lost(small_disk
         assert client.get(f"{JOB}/plan").json()["generation"] == max(acknowledged.values(), default=0)
         assert client.get("/readyz").json()["error"]["code"] == "storage_full"
         ballast.unlink()
-        assert client.get("/readyz").status_code == 200
+        assert_ready(client)
         post(client, len(acknowledged), acknowledged)
     assert_whole(url, "llama", acknowledged)
 
@@ -218,8 +218,7 @@ def test_a_server_that_became_a_standby_is_told_and_left_once_another_takes_its_
                 assert "can only be read" in refusal.json()["detail"]
             with pytest.raises(UnavailableError, match="can only be read"), opened(database_url):
                 pass
-        while client.get("/readyz").status_code == 503:  # it is noticed at a look, and then connected anew
-            pass
+        assert_ready(client)  # it is noticed at a look, and then connected anew
         acknowledged = {}
         while post(client, 0, acknowledged).status_code == 503:  # on a connection that was in use at that look
             pass
@@ -275,7 +274,7 @@ def test_a_database_that_goes_away_is_told_and_found_again(database_url, postgre
                 assert response.json()["error"]["code"] == "unavailable"
         finally:
             postgres.start()
-        assert client.get("/readyz").status_code == 200
+        assert_ready(client)
         for number in (2, 3, 4):
             assert post(client, number, acknowledged).status_code == 200
         assert acknowledged == {f"e{number}": number + 1 for number in range(5)}

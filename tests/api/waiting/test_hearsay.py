@@ -16,7 +16,7 @@ from api.waiting.heartbeats_watch import HeartbeatWatch
 from tests.api.requests import EVENTS, event, new_job
 from tests.api.waiting.test_heartbeats import HEARTBEATS, NOW, TIMEOUT, Records, beats
 from tests.api.waiting.witnesses import Between
-from tests.runtime.runs import eventually
+from tests.patience import eventually
 
 PERIOD = TIMEOUT / EXCHANGES
 SLACK = 1.0

@@ -20,7 +20,7 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind, Membership
 from tests.api.requests import EVENTS, event, new_job
 from tests.builders import uniform_profile
-from tests.runtime.runs import eventually
+from tests.patience import eventually
 
 NOW = "2026-01-31T12:00:00Z"
 TIMEOUT = 10.0

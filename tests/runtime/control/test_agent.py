@@ -19,8 +19,9 @@ from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.train import train
+from tests.patience import PATIENCE_SECONDS
 from tests.runtime.jobs import NUM_STEPS, profile_for, tiny_gpt
-from tests.runtime.runs import PATIENCE_SECONDS, gpt_request, leaves_nothing, options_with, run, run_struck
+from tests.runtime.runs import gpt_request, leaves_nothing, options_with, run, run_struck
 
 pytestmark = pytest.mark.processes
 

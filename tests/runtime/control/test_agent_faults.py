@@ -19,6 +19,7 @@ from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.builders import grid_plan, uniform_profile
+from tests.patience import PATIENCE_SECONDS, eventually
 from tests.runtime.jobs import (
     NUM_MICROBATCHES,
     Leaving,
@@ -30,7 +31,7 @@ from tests.runtime.jobs import (
     tiny_gpt,
     unbuildable_job,
 )
-from tests.runtime.runs import PATIENCE_SECONDS, children_of, eventually, gpt_request, leaves_nothing, request_for, run
+from tests.runtime.runs import children_of, gpt_request, leaves_nothing, request_for, run
 
 pytestmark = pytest.mark.processes
 

@@ -24,10 +24,11 @@ from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import Governance
 from kintsugi.runtime.result import RunResult
+from tests.patience import PATIENCE_SECONDS
 from tests.runtime.control import cut_link
 from tests.runtime.gated_jobs import held_gpt
 from tests.runtime.jobs import NUM_STEPS, tiny_gpt
-from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, options_with, run, run_struck, survivors
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, options_with, run, run_struck, survivors
 
 pytestmark = pytest.mark.processes
 

@@ -9,8 +9,8 @@ from socket import create_connection, create_server, socket
 import xxhash
 
 from kintsugi.runtime.overlay.messages import Channel, Message, write
+from tests.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 120.0
 _HEAD = struct.Struct("!BIIQ")
 HEAD_BYTES = _HEAD.size
 """Of a frame before the header."""

@@ -7,10 +7,10 @@ from structlog.testing import capture_logs
 
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.overlay.absence import Absence
+from tests.patience import eventually
 from tests.runtime.overlay.crew import OPTIONS, Crew
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_churn import check
-from tests.runtime.runs import eventually
 
 AWAY = UnavailableError("the service does not answer", field="service")
 

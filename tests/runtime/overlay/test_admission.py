@@ -15,11 +15,11 @@ from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.overlay import admission, exits, links
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator
+from tests.patience import eventually
 from tests.processes import free_port
 from tests.runtime.overlay.crew import OPTIONS, Crew, Member, perceptron
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_churn import check
-from tests.runtime.runs import eventually
 
 
 @pytest.fixture(autouse=True)

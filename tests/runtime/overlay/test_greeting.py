@@ -15,8 +15,8 @@ from kintsugi.runtime.overlay.link import Limits
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import read
 from kintsugi.runtime.overlay.options import OverlayOptions
-from tests.runtime.overlay.strangers import HEAD_BYTES, PATIENCE_SECONDS, answering, caller, frame, is_hung_up_on, say
-from tests.runtime.runs import eventually
+from tests.patience import PATIENCE_SECONDS, eventually
+from tests.runtime.overlay.strangers import HEAD_BYTES, answering, caller, frame, is_hung_up_on, say
 
 OWN = Identity(job="job", worker="a", key=b"secret")
 LIMITS = Limits(window_bytes=1024, timeout_seconds=10.0)

@@ -18,8 +18,8 @@ from kintsugi.runtime.overlay.messages import Channel, Message, read, write
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.outbox import Outbox
 from kintsugi.runtime.overlay.probe import KINDS, Prober
+from tests.patience import eventually
 from tests.runtime.overlay.crew import Crew, wide
-from tests.runtime.runs import eventually
 from tests.runtime.scarce import no_descriptors
 
 OPTIONS = OverlayOptions(link_timeout_seconds=60.0)

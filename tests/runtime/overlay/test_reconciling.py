@@ -16,7 +16,7 @@ from kintsugi.runtime.overlay.messages import Channel
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.probe import KINDS, Prober
 from kintsugi.runtime.overlay.reconciling import Reconciler
-from tests.runtime.runs import eventually
+from tests.patience import eventually
 
 OPTIONS = OverlayOptions(link_timeout_seconds=60.0)
 CONNECTED, MEASURED = OverlayEventKind.LINK_CONNECTED, OverlayEventKind.LINK_MEASURED

@@ -14,8 +14,9 @@ from kintsugi.runtime.control.decisions import ServiceDecisions
 from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.packed import unpacked
 from planner.contingency import after, fingerprint, losses
+from tests.patience import eventually
 from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import eventually, request_for
+from tests.runtime.runs import request_for
 from tests.runtime.selfgoverned.courses import course_of
 
 

@@ -20,8 +20,9 @@ from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.options import RingOptions
+from tests.patience import PATIENCE_SECONDS
 from tests.runtime.jobs import NUM_STEPS, tiny_gpt
-from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, survivors
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, survivors
 from tests.services import service
 
 pytestmark = pytest.mark.processes

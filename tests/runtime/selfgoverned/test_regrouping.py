@@ -21,8 +21,9 @@ from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.selfgoverned.regrouping import Regrouping
+from tests.patience import PATIENCE_SECONDS
 from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing
 from tests.runtime.workers.test_recovery_exactness import reference
 
 PATIENCE = RingOptions(heartbeat_seconds=0.2, heartbeat_timeout_seconds=3.0)

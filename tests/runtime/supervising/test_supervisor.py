@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +28,7 @@ from kintsugi.runtime.supervising.supervision import (
     read_record,
 )
 from kintsugi.runtime.supervising.supervisor import Supervisor, latest_step
+from tests.patience import eventually
 
 AT_ONCE = SupervisorPolicy(pause_seconds=0.0)
 PROGRESS = "p = pathlib.Path('checkpoints'); p.mkdir(exist_ok=True); (p / 'latest.json').write_text('step-%08d' % (n + 1));"
@@ -174,7 +174,7 @@ def test_a_command_that_cannot_be_run_is_named_with_the_cause(tmp_path, mode, wh
 def test_nothing_of_an_attempt_is_left():
     supervised("import subprocess; child = subprocess.Popen(['sleep', '60']); pathlib.Path('pid').write_text(str(child.pid))")
     stat = Path(f"/proc/{Path('pid').read_text()}/stat")
-    wait_until(lambda: not is_running(stat))
+    assert eventually(lambda: not is_running(stat))
 
 
 TELL = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new', 'pid')"
@@ -186,7 +186,7 @@ def supervising(code: str, *options: str, stderr: IO[bytes] | None = None) -> su
     command = [sys.executable, "-c", f"import os, pathlib, signal, sys; {TELL}; {code}"]
     supervise = "import sys; from kintsugi.cli import main; sys.exit(main())"
     supervisor = subprocess.Popen([sys.executable, "-c", supervise, "supervise", "run", *options, "--", *command], stderr=stderr)
-    wait_until(Path("pid").exists)
+    assert eventually(Path("pid").exists)
     return supervisor
 
 
@@ -206,7 +206,7 @@ def test_the_command_ends_with_its_supervisor(number, code):
     assert is_running(stat)
     supervisor.send_signal(number)
     assert supervisor.wait(timeout=240.0) == code
-    wait_until(lambda: not is_running(stat))
+    assert eventually(lambda: not is_running(stat))
 
 
 def test_pauses_double_up_to_the_longest_however_often_a_command_has_failed():
@@ -219,7 +219,7 @@ def test_pauses_double_up_to_the_longest_however_often_a_command_has_failed():
 @pytest.mark.processes
 def test_who_is_told_to_end_in_a_pause_starts_nothing_any_more():
     supervisor = supervising("sys.exit(1)", "--pause-seconds", "60")
-    wait_until(lambda: read_record(Path("run")).state is SupervisorState.WAITING)
+    assert eventually(lambda: read_record(Path("run")).state is SupervisorState.WAITING)
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(timeout=240.0) == 130
     record = read_record(Path("run"))
@@ -233,7 +233,7 @@ def test_who_is_told_to_end_when_the_command_just_did_writes_that_down():
     stat = stat_of_command()
     supervisor.send_signal(signal.SIGSTOP)
     os.kill(int(stat.parent.name), signal.SIGKILL)
-    wait_until(lambda: not is_running(stat))
+    assert eventually(lambda: not is_running(stat))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         supervisor.send_signal(number)
     assert supervisor.wait(timeout=240.0) == 130
@@ -242,22 +242,13 @@ def test_who_is_told_to_end_when_the_command_just_did_writes_that_down():
     assert [attempt.reason for attempt in record.attempts] == [EndReason.STOPPED]
 
 
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 def is_running(stat: Path) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_the_supervisor_ends_with_its_command_when_told_to():
     def tell():
-        deadline = time.monotonic() + 20
-        while not Path("up").exists() and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
+        eventually(Path("up").exists)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=tell).start()
@@ -272,7 +263,7 @@ def test_who_waits_for_a_frozen_command_to_end_says_so_and_how_to_end_it_now():
     with Path("log").open("wb") as log:
         supervisor = supervising("os.kill(os.getpid(), signal.SIGSTOP)", stderr=log)
     supervisor.send_signal(signal.SIGTERM)
-    wait_until(lambda: "a second signal kills it" in Path("log").read_text())
+    assert eventually(lambda: "a second signal kills it" in Path("log").read_text())
     assert supervisor.poll() is None
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(timeout=240.0) == 130

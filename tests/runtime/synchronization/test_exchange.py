@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.synchronization.exchange import Exchange, Kind
-from tests.runtime.runs import eventually
+from tests.patience import eventually
 from tests.runtime.scarce import many_descriptors, no_descriptors
 
 

@@ -15,7 +15,8 @@ from kintsugi.runtime.synchronization import (
     SynchronousSGD,
 )
 from tests.core.refusals import refuses
-from tests.runtime.synchronization.workers import PATIENCE_SECONDS, crew, flat, is_equal, model_of, train_step
+from tests.patience import PATIENCE_SECONDS
+from tests.runtime.synchronization.workers import crew, flat, is_equal, model_of, train_step
 
 
 def made(model, transport, *strategies, kind=torch.optim.Adam):

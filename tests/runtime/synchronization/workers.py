@@ -12,8 +12,7 @@ from torch import nn
 
 from kintsugi.runtime.synchronization import PeerTransport
 from restorer.gloo import connect
-
-PATIENCE_SECONDS = 120.0
+from tests.patience import PATIENCE_SECONDS
 
 
 class Link:

@@ -34,8 +34,9 @@ from kintsugi.runtime.messages import (
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.workers.commit import StepStatus
+from tests.patience import PATIENCE_SECONDS
 from tests.runtime.jobs import tiny_gpt, unbuildable_job
-from tests.runtime.runs import PATIENCE_SECONDS, gpt_request, leaves_nothing
+from tests.runtime.runs import gpt_request, leaves_nothing
 
 pytestmark = pytest.mark.processes
 
