@@ -4,6 +4,8 @@ import errno
 import fcntl
 import os
 import socket
+import threading
+from collections import Counter
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,46 @@ from kintsugi.runtime.layout import LIFE_LOCK
 
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _MOST_BYTES = 400
+
+
+class _OwnLocks:
+    """What this process holds, by file: closing any descriptor of a file frees it, so all of them are closed with the last."""
+
+    def __init__(self) -> None:
+        self._num_holders: Counter[tuple[int, ...]] = Counter()
+        self._left_open: dict[tuple[int, ...], list[int]] = {}
+        self._guard = threading.Lock()
+
+    def take(self, descriptor: int) -> None:
+        """Lock an open file.
+
+        Raises:
+            OSError: another process holds it, or its file system has no locks.
+        """
+        with self._guard:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._num_holders[_file_of(descriptor)] += 1
+
+    def close(self, descriptor: int) -> None:
+        """Give up one holder's part in a file."""
+        file = _file_of(descriptor)
+        with self._guard:
+            self._num_holders[file] -= 1
+            descriptors = [*self._left_open.pop(file, ()), descriptor]
+            if self._num_holders[file] > 0:
+                self._left_open[file] = descriptors
+                return
+            del self._num_holders[file]
+            for each in descriptors:
+                os.close(each)
+
+
+def _file_of(descriptor: int) -> tuple[int, ...]:
+    status = os.fstat(descriptor)
+    return os.getpid(), status.st_dev, status.st_ino  # a process that was forked holds nothing yet
+
+
+_OWN = _OwnLocks()
 
 
 class RunLock(AbstractContextManager["RunLock"]):
@@ -47,7 +89,7 @@ class RunLock(AbstractContextManager["RunLock"]):
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _OWN.take(descriptor)
         except OSError as error:
             holder = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace")
             os.close(descriptor)
@@ -66,7 +108,7 @@ class RunLock(AbstractContextManager["RunLock"]):
     def release(self) -> None:
         """Hold it no more."""
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            _OWN.close(self._descriptor)
             self._descriptor = None
 
     def _refusal(self, holder: str) -> ConflictError:

@@ -19,6 +19,7 @@ from kintsugi.runtime.records.tracing import JOB, TRACES, TraceOptions
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.train import train
+from tests.patience import PATIENCE_SECONDS
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
 
@@ -63,6 +64,27 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, holder):
     holder.kill()
     with RunLock(tmp_path), RunLock(tmp_path):
         pass
+
+
+def test_one_that_is_held_twice_is_held_until_both_gave_it_up(tmp_path):
+    """As where a notebook began a run again, and the first one is collected."""
+    locks = [RunLock(tmp_path) for _ in range(3)]
+    before = len(os.listdir("/proc/self/fd"))
+    for lock in locks:
+        lock.take()
+    for lock in locks:
+        assert is_shut_out(tmp_path)
+        lock.release()
+    assert not is_shut_out(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def is_shut_out(folder: Path) -> bool:
+    """Whether another process is."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    tried = subprocess.run(command, check=False, input="", capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert tried.stdout == "held\n" or "ConflictError" in tried.stderr
+    return tried.returncode != 0
 
 
 def test_children_do_not_keep_it(tmp_path):

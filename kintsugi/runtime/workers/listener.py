@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from kintsugi.core.errors import CommunicationError
+from kintsugi.core.logs import get_logger
 from kintsugi.runtime.messages import (
     Arm,
     CallOff,
@@ -104,12 +105,22 @@ class Listener:
             while True:
                 left = due_at - time.monotonic()
                 if left > 0.0 and self._connection.poll(left):
-                    self._hear(self._connection.recv())
+                    self._hear_or_end(self._connection.recv())
                 elif left <= 0.0:
                     self.send(Heartbeat(self.is_leaving))
                     due_at = time.monotonic() + self._heartbeat_seconds
         except (EOFError, OSError):
             leave()
+
+    def _hear_or_end(self, message: ToWorker) -> None:
+        """A worker that hears nothing more could neither be freed nor ended: out of descriptors, say, groups cannot be given up."""
+        try:
+            self._hear(message)
+        except (EOFError, ConnectionError):  # of the line, by an answer
+            raise
+        except Exception:
+            get_logger("kintsugi.runtime").exception("the worker ends: it could not obey", message=type(message).__name__)
+            os._exit(1)
 
     def _hear(self, message: ToWorker) -> None:
         if isinstance(message, Delivered):

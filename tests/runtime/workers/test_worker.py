@@ -223,6 +223,16 @@ def test_it_ends_with_its_agents_pipe():
         assert not worker.handle.process.is_alive()
 
 
+def test_it_ends_as_one_that_failed_where_it_cannot_obey():
+    with a_worker() as worker:
+        worker.until(Started)
+        worker.prepare(1)
+        worker.until(Ready)
+        worker.handle.send(Delivered(1, None, b""))
+        worker.handle.process.join(PATIENCE_SECONDS)
+        assert worker.handle.process.exitcode == 1
+
+
 @pytest.mark.parametrize("how", [FaultKind.KILL, FaultKind.FREEZE])
 def test_a_fault_is_announced_and_strikes_once_at_its_place(how):
     fault = Fault(worker="w00", at=FaultPoint.BACKWARD, step=1, microbatch=2, how=how)
