@@ -31,9 +31,12 @@ class Clerk:
         """Whether the thread was left to itself."""
 
     def do(self, call: Callable[[], T]) -> "Future[T]":
-        """Have a call done after all others; what comes of it."""
+        """Have a call done after all others; what comes of it: HungError where the thread was left to itself."""
         answer: Future[T] = Future()
-        self._put(lambda: _settle(answer, call))
+        if self._is_left:
+            answer.set_exception(HungError("has not answered until it was left to itself"))
+        else:
+            self._put(lambda: _settle(answer, call))
         return answer
 
     def asked(self, call: Callable[[], T], seconds: float) -> T:

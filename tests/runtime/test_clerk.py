@@ -57,6 +57,8 @@ def test_nobody_waits_for_a_disk_that_hangs(pipe):
         clerk.asked(lambda: "asked", SHORT)
     assert not clerk.close(SHORT)
     assert not clerk.close(LONG), "who was left once is waited for no more"
+    with pytest.raises(HungError, match="was left to itself"):
+        clerk.do(lambda: "after the end").result(LONG)
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "held"), "else Python waits for it at its end"
 
 

@@ -209,12 +209,20 @@ class CheckpointStore:
         write_synced(temporary / MANIFEST, dumps(sealed))
         sync_folder(temporary)
         final = self._folder / _name(manifest.step)
+        former = self.temporary(manifest.step, "former")
         if final.exists():  # damaged, or of steps that were undone
-            shutil.rmtree(final)
+            self.discard(former)
+            final.rename(former)
+        try:
+            temporary.rename(final)
+        except OSError:
+            with suppress(OSError):
+                former.rename(final)
+            raise
         self._damaged.discard(final)
-        temporary.rename(final)
         sync_folder(self._folder)
         self._point_to(final.name)
+        self.discard(former)
         self.retire(trusted_step)
         return Checkpoint(final, manifest)
 

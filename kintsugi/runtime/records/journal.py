@@ -27,7 +27,7 @@ from typing import Any
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.changes import first_change
-from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.clerk import Clerk, HungError
 
 _HASH_DIGITS = 16
 _LINE_SECONDS = 5.0
@@ -131,13 +131,13 @@ class Journal:
 
     def sync(self) -> None:
         """Bring all lines to the disk, however long that takes: not for the thread that trains."""
-        if self._descriptor is not None:
-            self._clerk.do(lambda: None).result()
-        if self._descriptor is not None:
-            try:
+        try:
+            if self._descriptor is not None:
+                self._clerk.do(lambda: None).result()
+            if self._descriptor is not None:
                 os.fsync(self._descriptor)
-            except OSError as error:
-                self._fail(str(error))
+        except (OSError, HungError) as error:
+            self._fail(str(error))
 
     def close(self) -> None:
         """Write no more."""

@@ -253,6 +253,24 @@ def test_a_step_that_was_undone_is_written_anew(store):
     assert not (folder(store) / "step-00000005").exists()
 
 
+def test_one_that_cannot_take_its_place_leaves_what_is_there(store, monkeypatch):
+    rename = Path.rename
+
+    def refuse(self, target):
+        if self.name.endswith(".test"):
+            raise OSError("the disk is broken")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="broken"):
+        write(store, 5)
+    assert store.newest().step == 5
+    monkeypatch.undo()
+    store.discard(store.temporary(5, "test"))
+    write(store, 5)
+    assert {path.name for path in folder(store).glob("*step*")} == {"step-00000003", "step-00000005"}
+
+
 def test_what_was_being_written_is_never_found_and_cleared(store, tmp_path):
     write_part(store.temporary(9, "test"), "layer-00000", {"value": torch.zeros(1)})
     assert store.newest().step == 5
