@@ -32,6 +32,8 @@ from api.webhooks.assembly import webhooks_of
 
 SETTLING_SECONDS = 0.1
 """How long a job is left alone after a decision, at least, before plans are made ahead of the next one."""
+DECODING_THREADS = 4
+"""For bodies too large to be decoded between other requests."""
 
 
 class Background(Protocol):
@@ -129,6 +131,7 @@ def assembled(settings: Settings) -> Parts:
         ),
         planners=anyio.CapacityLimiter(settings.max_planning_threads),
         long_planners=anyio.CapacityLimiter(settings.max_planning_threads),
+        decoders=anyio.CapacityLimiter(DECODING_THREADS),
         students=anyio.CapacityLimiter(settings.max_study_threads),
         webhooks=hooks.registry,
         access=access,

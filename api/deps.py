@@ -54,6 +54,8 @@ class Desk:
     """Those for jobs whose searches may be long: the others' writes do not wait for one."""
     students: anyio.CapacityLimiter
     """Those for questions that store nothing: no job waits for one."""
+    decoders: anyio.CapacityLimiter
+    """Those for large bodies: nobody who reads waits for one."""
     webhooks: Registry
     access: Access
     overlays: OverlayDesk

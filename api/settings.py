@@ -164,7 +164,10 @@ class Settings(BaseSettings):
     max_workers_per_job: int = Field(default=MOST_WORKERS, ge=1)
     """Workers that a job may begin with, or come to know as they join."""
     max_waiting_clients: int = Field(default=10_000, ge=1)
-    """Clients that listen to streams, or wait for plans, events or reports, at the same time; more are answered with 429."""
+    """Clients that listen to streams, or wait for plans, events or reports, at the same time; more are answered with 429.
+
+    Where tokens are asked for, three quarters of them at most with the same token.
+    """
     keep_audit_days: int = Field(default=400, ge=1, le=36_500)
     """How long the audit log remembers."""
     webhook_networks: Networks = ()

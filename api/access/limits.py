@@ -1,15 +1,19 @@
 """How much of the service one caller may take."""
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil
 
+from api.access.callers import caller
 from kintsugi.core.errors import TooManyRequestsError
 
 TRACKED_CALLERS = 10_000
 """Callers whose rates are known at the same time; the one that was silent longest is forgotten first."""
+
+ONE_TOKENS_SHARE = 0.75
+"""Of the places for clients that wait: one token's may be lost or run wild, and the others' jobs still get their plans."""
 
 
 class Buckets:
@@ -62,24 +66,34 @@ class Buckets:
 
 
 class Places:
-    """Room for so many clients that wait at the same time; used by one thread."""
+    """Room for so many clients that wait at the same time, and for fewer of one token; used by one thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._taken = 0
+        self._most_of_one = ceil(most * ONE_TOKENS_SHARE)
+        self._taken: Counter[str] = Counter()
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """A place for as long as it is needed.
+        """A place for the present caller, for as long as it is needed.
 
         Raises:
-            TooManyRequestsError: all are taken.
+            TooManyRequestsError: all are taken, or all that may be the caller's token's.
         """
-        if self._taken >= self._most:
-            message = f"{self._most} clients wait already; come again, or let KINTSUGI_MAX_WAITING_CLIENTS be more"
-            raise TooManyRequestsError(message, field="KINTSUGI_MAX_WAITING_CLIENTS", retry_seconds=1)
-        self._taken += 1
+        token = caller().token
+        name = token.id if token is not None else ""
+        if self._taken.total() >= self._most:
+            raise self._refusal(f"{self._most} clients wait already")
+        if token is not None and self._taken[name] >= self._most_of_one:
+            raise self._refusal(f"{self._most_of_one} clients with this token wait already, and others need places, too")
+        self._taken[name] += 1
         try:
             yield
         finally:
-            self._taken -= 1
+            self._taken[name] -= 1
+            if not self._taken[name]:
+                del self._taken[name]
+
+    def _refusal(self, why: str) -> TooManyRequestsError:
+        message = f"{why}; come again, or let KINTSUGI_MAX_WAITING_CLIENTS be more"
+        return TooManyRequestsError(message, field="KINTSUGI_MAX_WAITING_CLIENTS", retry_seconds=1)

@@ -110,7 +110,9 @@ def decoded(decoder: Callable[[Any], T]) -> Callable[[Request], Awaitable[T]]:
     async def read(request: Request) -> T:
         _require_json(request.headers.get("content-type", ""))
         body = await request.body()
-        return decode(body) if len(body) <= SMALL_BODY_BYTES else await run_sync(decode, body)
+        if len(body) <= SMALL_BODY_BYTES:
+            return decode(body)
+        return await run_sync(decode, body, limiter=request.app.state.desk.decoders)
 
     return read
 

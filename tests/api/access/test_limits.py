@@ -1,10 +1,13 @@
 """What the service holds is bounded, and every refusal names the setting."""
 
+from contextlib import ExitStack
+
 import pytest
 from starlette.testclient import TestClient
 
+from api.access.callers import Caller, calling
 from api.access.limits import TRACKED_CALLERS, Buckets, Places
-from api.access.tokens import NewToken
+from api.access.tokens import NewToken, Scope, Token
 from api.app import create_app
 from api.settings import Settings
 from kintsugi.core.errors import TooManyRequestsError
@@ -118,3 +121,28 @@ def test_places_are_given_back():
         pass
     with places.one():
         pass
+
+
+def test_one_token_leaves_places_for_others():
+    places, wild, other = Places(4), calling_with("wild"), calling_with("other")
+    with ExitStack() as taken:
+        with calling(wild):
+            for _ in range(3):
+                taken.enter_context(places.one())
+            with pytest.raises(TooManyRequestsError, match="3 clients with this token wait already"), places.one():
+                pass
+        with calling(other), places.one(), pytest.raises(TooManyRequestsError, match="4 clients wait already"), places.one():
+            pass
+    with calling(wild), places.one():
+        pass
+
+
+def test_without_tokens_everybody_may_take_all():
+    places = Places(2)
+    with places.one(), places.one(), pytest.raises(TooManyRequestsError, match="2 clients wait already"), places.one():
+        pass
+
+
+def calling_with(id: str) -> Caller:  # noqa: A002
+    token = Token(id=id, name=id, scope=Scope.READ, job=None, created_at="2026-01-01T00:00:00Z", expires_at=None, revoked_at=None)
+    return Caller(token=token)
