@@ -59,9 +59,9 @@ def _described(request: WhatIf) -> Snapshot:
     assert request.profile is not None
     assert request.settings is not None
     cluster = cluster_of(request.cluster, request.workers, request.workers_per_host)
+    history = _after(request, History(membership=Membership.of(cluster)))  # first, as it names what is wrong at once
     before = _present(request, request.profile, request.settings, cluster)
     assert before.plan is not None
-    history = _after(request, History(membership=Membership.of(cluster)))
     membership = history.membership
     return replace(
         before,

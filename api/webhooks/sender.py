@@ -68,8 +68,10 @@ class Sender:
 
 
 def _words(error: Exception) -> str:
-    """What an error says; of one without a word, what it means."""
+    """What an error says, but for what it quotes of the answer, which is not for those who read of deliveries."""
     broken_off = "the receiver closed the connection without an answer"
+    if isinstance(error, httpcore2.RemoteProtocolError):
+        return broken_off if "disconnected" in str(error) else "the receiver's answer is not HTTP"
     return str(error) or (broken_off if isinstance(error, httpcore2.NetworkError) else type(error).__name__)
 
 

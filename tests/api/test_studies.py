@@ -122,6 +122,7 @@ def test_a_described_job_gets_what_a_stored_one_does(client, asked):
         ({"slow": {"w77": 0.5}}, 404, "slow.w77"),
         ({"fail": ["w00", "w00"]}, 422, "fail[1]"),
         ({"fail": ["w00", "w77"]}, 404, "fail[1]"),
+        ({"fail": ["w77"], "settings": {"num_microbatches": 8, "ranges": {"min_dp": 7}}}, 404, "fail[0]"),
         ({"fail_hosts": ["h77"]}, 404, "fail_hosts[0]"),
         ({"join": ["w42", ""]}, 422, "join[1]"),
         ({"workers": None}, 422, "workers"),

@@ -140,13 +140,25 @@ def test_a_receiver_that_is_away_and_comes_back(client, job):
         settled(client, 1)
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_receiver_that_breaks_off_is_said_to_do_so(client, job, scheme):
+@pytest.mark.parametrize(
+    ("scheme", "answer", "told"),
+    [
+        ("http", b"", "the receiver closed the connection without an answer"),
+        ("https", b"", "the receiver closed the connection without an answer"),
+        ("http", b"HTTP/1.1 200 OK\r\nits secret\r\n\r\n", "the receiver's answer is not HTTP"),
+    ],
+)
+def test_a_receiver_that_breaks_off_or_speaks_no_http_is_said_to_do_so(client, job, scheme, answer, told):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def break_off():
             with server.accept()[0] as connection:
                 connection.recv(1)
+                if answer:
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65_536):
+                        pass  # else it would be reset, and the answer lost
 
         with ThreadPoolExecutor(1) as threads:
             threads.submit(break_off)
@@ -157,7 +169,7 @@ def test_a_receiver_that_breaks_off_is_said_to_do_so(client, job, scheme):
                 if delivery["attempts"]:
                     break
                 threading.Event().wait(0.01)
-    assert delivery["last_error"] == "the receiver closed the connection without an answer"
+    assert delivery["last_error"] == told
 
 
 def test_gone_is_final_and_a_dead_delivery_is_seen_and_sent_again(client, job):
