@@ -67,8 +67,11 @@ class Decider:
         """Ask for the first decision of a job that begins anew; what was to be told about the old one is over."""
         self._unanswered.clear()
         self._num_refused = 0
-        self._untold.clear()
-        self._ask(lambda: self.start(request))
+        self._ask(lambda: self._start_over(request))
+
+    def _start_over(self, request: JobRequest) -> None:
+        self._untold.clear()  # in the one thread that tells: it may have been about to
+        self.start(request)
 
     def submit(self, events: Sequence[Event]) -> None:
         """Ask for the decision after `events` and all that no decision answered yet; generations are filled in at their turn."""
