@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.combined import single_ones
 from kintsugi.runtime.values import from_plain, to_plain
 from restorer.packing import HOST, pack
 
@@ -36,7 +37,7 @@ class OptimizerState:
             id(group): {key: _told(value) for key, value in group.items() if key not in self._left_out}
             for group in optimizer.param_groups
         }
-        self._attributes = _numbers_beside(optimizer)
+        self._attributes = [(one, _numbers_beside(one)) for one in single_ones(optimizer)]
 
     def require_nothing_beside(self) -> None:
         """Require, after an update, that it changed nothing but parameters, their state and groups: nothing else moves with them.
@@ -44,9 +45,10 @@ class OptimizerState:
         Raises:
             InvalidInputError: with the attribute that it changed.
         """
-        for name, now in _numbers_beside(self._optimizer).items():
-            if not _are_same(self._attributes.get(name), now):
-                raise _stays_behind(self._optimizer, f"whose {name!r} changes with its updates and belongs to no parameter", name)
+        for one, before in self._attributes:
+            for name, now in _numbers_beside(one).items():
+                if not _are_same(before.get(name), now):
+                    raise _stays_behind(one, f"whose {name!r} changes with its updates and belongs to no parameter", name)
 
     def require_by_parameter(self) -> None:
         """Require that `export` of all parameters is everything, at any moment of the training.

@@ -82,9 +82,19 @@ def test_optimizers_within_one_may_share_its_state():
     assert isinstance(optimizer, Inner)
 
 
+def counting(kept, named):
+    return Counting([parameter for _, parameter in named], copy.deepcopy(kept))
+
+
+def counting_beside_another(kept, named):
+    first, *others = named
+    return [torch.optim.SGD([first[1]]), *([[counting(kept, others)]] if others else [])]
+
+
+@pytest.mark.parametrize("make", [counting, counting_beside_another])
 @pytest.mark.parametrize("kept", [0, 1.5, [], torch.zeros(2)], ids=str)
-def test_an_optimizer_that_changes_its_own_attributes_is_refused_after_its_first_update(kept):
-    job = replace(odd_job(), optimizer=lambda parameters: Counting([p for _, p in parameters], copy.deepcopy(kept)))
+def test_an_optimizer_that_changes_its_own_attributes_is_refused_after_its_first_update(make, kept):
+    job = replace(odd_job(), optimizer=partial(make, kept))
     state = ModelState.initial(job, range(2))
     for parameter in state.parameters.values():
         parameter.grad = torch.ones_like(parameter)
@@ -116,5 +126,39 @@ def test_optimizers_of_some_parameters_each_step_as_one():
     assert torch.equal(made[0].matrix, made[1].matrix)
     assert torch.equal(made[0].scale, made[1].scale)
     assert set(together.state) == set(made[1].parameters())
+    assert len(together.state) == 2
     with pytest.raises(ValueError, match="more than one parameter group"):
         optimizer_of([torch.optim.SGD(made[0].parameters()), torch.optim.SGD([made[0].scale])])
+
+
+def in_a_list(*parts):
+    return [torch.optim.AdamW(part) for part in parts if part]
+
+
+def in_lists_within_one(*parts):
+    return [[torch.optim.AdamW(part)] for part in parts if part]
+
+
+def in_a_part(*parts):
+    parameters = [parameter for part in parts for parameter in part]
+    return [Inner(parameters, has_one_state=True) if len(parameters) > 1 else torch.optim.AdamW(parameters)]
+
+
+@pytest.mark.parametrize("make", [in_a_list, in_lists_within_one, in_a_part])
+def test_state_of_every_part_goes_where_its_parameter_goes(make):
+    """However optimizers are held by each other."""
+
+    def optimizer(named):
+        parameters = [parameter for _, parameter in named]
+        return make([p for p in parameters if p.dim() > 1], [p for p in parameters if p.dim() < 2])
+
+    job = replace(odd_job(), optimizer=optimizer, learning_rate_factor=None)
+    states = [ModelState.initial(job, range(2)) for _ in range(2)]
+    for step in range(4):
+        for state in states:
+            for number, parameter in enumerate(state.parameters.values()):
+                parameter.grad = torch.full_like(parameter, number + step).sin()
+            state.update(step)
+        states[1] = states[1].rebuilt([0, 1], {})
+    for own, moved in zip(states[0].parameters.values(), states[1].parameters.values(), strict=True):
+        assert torch.equal(own, moved)
