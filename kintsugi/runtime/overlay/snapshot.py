@@ -30,12 +30,11 @@ class Snapshot:
         self._packed = packed
         self._still, self._version = flat_state.still_ranges(packed), flat_state.still_version(packed)
         self._memory = torch.empty(packed.num_bytes, dtype=torch.uint8)
-        whole = ((0, packed.num_bytes),)
+        self._order = self._pieces(first, is_whole=is_whole)
         buffers = ((0, flat_state.buffer_bytes(packed)),)
-        for begin, end in within(buffers, whole if is_whole else first):
+        for begin, end in within(buffers, self._order):  # of whole pieces: what `holds` tells is by these
             packed.read(begin, self._memory[begin:end])
         self._early = united(buffers, self._still)
-        self._order = self._pieces(first, is_whole=is_whole)
         self._copied: set[ByteRange] = set()
         self._held = set(self._order)
         self._error: BaseException | None = None

@@ -233,6 +233,16 @@ def test_a_source_that_copied_its_own_shares_alone_says_that_it_has_no_others(mo
     assert box.messages[0].kind == GONE
 
 
+@pytest.mark.parametrize("first", [((20, 40),), ((0, 4),), ((8, 212),)])
+def test_a_source_holds_all_of_what_it_says_that_it_holds(first):
+    packed = state()
+    snapshot = Snapshot(packed, Sum(1, 0), first, is_whole=False)
+    assert snapshot.holds(((0, 212),)), "which lies in one piece"
+    content = torch.empty(212, dtype=torch.uint8)
+    packed.read(0, content)
+    assert bytes(snapshot.read(0, 212, 30.0)) == content.numpy().tobytes()
+
+
 def test_a_state_that_cannot_be_sent_is_the_joiner_s_trouble_alone():
     def packed() -> PackedState:
         raise InvalidInputError("holds a set", field="optimizer.seen")
