@@ -1,8 +1,10 @@
 """Values that a user gives a job or an optimizer, checked before anything starts: torch would train on with most wrong ones."""
 
 import math
+from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError
 
@@ -25,6 +27,23 @@ def gradient_limit(value: float | None) -> None:
             field="max_grad_norm",
             value=repr(value),
         )
+
+
+def optimizer_of(own: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> None:
+    """Require that an optimizer updates nothing but what is a model's own: a loss may have parameters, too.
+
+    Raises:
+        InvalidInputError: it updates something else, which neither goes on in a later life nor is compared with the others'.
+    """
+    known = {id(tensor) for tensor in own}
+    for index, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            if id(parameter) not in known:
+                raise InvalidInputError(
+                    f"is no parameter of the model, but a tensor of shape {tuple(parameter.shape)} that would stay behind where "
+                    "the model goes on: make one module of all that is trained, the loss's parameters for example, and give that",
+                    field=f"optimizer.param_groups.{index}.params.{place}",
+                )
 
 
 def real_type(value: torch.dtype) -> None:

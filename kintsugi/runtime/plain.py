@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import CommunicationError, KintsugiError
+from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -39,6 +40,7 @@ from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
+from kintsugi.runtime.given import optimizer_of
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.plain_likeness import (
@@ -123,6 +125,8 @@ class PlainRun:
         self._new_records: SimpleQueue[CheckpointRecord] = SimpleQueue()
         """From the writer's thread."""
         self._step_seconds: list[float] = []
+        self._next: int | None = None
+        """The step to be committed next; null before `restore`."""
         self._lock = RunLock(self._folder)
         self._by_rank_0(self._take_folder)
         self._life = self._by_rank_0(lambda: next_life(self._folder / JOURNALS, self._geometry))
@@ -142,11 +146,12 @@ class PlainRun:
 
         Raises:
             InvalidInputError: the ranks train different models or in different ways, the folder is another job's, more steps are
-                trained in it than the job is to have, or the model, the scheduler or the optimizer keeps what cannot be written,
-                or is not what the checkpoint is of.
+                trained in it than the job is to have, the optimizer has parameters that are not the model's, or the model, the
+                scheduler or the optimizer keeps what cannot be written, or is not what the checkpoint is of.
         """
         with self._together():
             self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
+            optimizer_of(chain(model.parameters(), model.buffers()), optimizer)
             self._entries()  # what cannot be written is refused before anything is trained
             require_alike(training_traits(model, optimizer, scheduler))
             shapes = {name: [*value.shape] for name, value in tensors_of(model).items()}
@@ -166,7 +171,12 @@ class PlainRun:
             return start
 
     def samples(self, step: int) -> tuple[int, ...]:
-        """This rank's part of the step's samples, which are written down. Shape [global batch / world size]."""
+        """This rank's part of the step's samples, which are written down. Shape [global batch / world size].
+
+        Raises:
+            InvalidInputError: `restore` was not called.
+        """
+        self._require_restored()
         if step == self._next:
             self._order.begins(step)
         chosen = self._sampler.shard(step, self.rank, self.world_size)
@@ -195,13 +205,16 @@ class PlainRun:
             The mean loss over the global batch.
 
         Raises:
-            InvalidInputError: another rank commits another step; on every rank.
+            InvalidInputError: another rank commits another step, or it is not the one that comes next, by which a later life would
+                begin too early or too late; on every rank.
         """
+        self._require_restored()
         with self._together():
             self._step_seconds.append(time.monotonic() - self._began)
             self._look()
             advised = self._costs.every_steps or 0  # rank 0 alone knows; the others add nothing
             total, advised = sum_together(step, _number(loss), advised)
+            self._require_next(step)
             mean = total / self.world_size
             if self._options.every_steps is None:
                 self._cadence.every = advised or None
@@ -211,6 +224,17 @@ class PlainRun:
             self._next, self._began = step + 1, time.monotonic()
             self._order.committed()
             return mean
+
+    def _require_restored(self) -> None:
+        if self._next is None:
+            raise InvalidInputError(
+                "is to be called first, in a run's first life, too: it says which step comes next", field="restore"
+            )
+
+    def _require_next(self, step: int) -> None:
+        if step != self._next:
+            way_out = "commit every step once, in order, by the number that samples(step) was asked with"
+            raise InvalidInputError(f"is not the one that comes next, {self._next}: {way_out}", field="step", value=step)
 
     def close(self) -> None:
         """Wait until everything is written, or the disk hangs. All ranks call it; what they do after the first time is nothing."""

@@ -7,7 +7,7 @@ from torch import nn
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.given import function
+from kintsugi.runtime.given import function, optimizer_of
 from kintsugi.runtime.overlay.flat_state import Schedule
 
 
@@ -17,10 +17,12 @@ def require_trainable(
     """Require what is trained to be what it should.
 
     Raises:
-        InvalidInputError: something is of another kind, or a schedule is another optimizer's, which nobody steps.
+        InvalidInputError: something is of another kind, the optimizer has parameters that are not the model's, or a schedule is
+            another optimizer's, which nobody steps.
     """
     checks.instance("model", model, nn.Module)
     checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+    optimizer_of(model.parameters(), optimizer)
     checks.instance("schedules", schedules, Sequence, hint="a list of schedules, such as [schedule]")
     for index, schedule in enumerate(schedules):
         if getattr(schedule, "optimizer", optimizer) is not optimizer:

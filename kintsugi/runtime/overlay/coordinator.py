@@ -119,14 +119,14 @@ class Coordinator:
             gradient_bytes=self.trained.vector_bytes,
         )
         exits.forget_exit_event()
-        if self.options.reads_signals:
-            exits.read_signals()
+        self._signals = exits.ExitSignals() if self.options.reads_signals else None
         self._has_left = False
         try:
             overlay = admit(scheduler, self.links, application, deadline)
         except BaseException:
             self.links.close()
             scheduler.close()
+            self._give_signals_back()
             raise
         self._member = Member(
             self.links, self.trained, scheduler, overlay, standby=standby, options=self.options, asks_for_links=not neighbors
@@ -227,4 +227,11 @@ class Coordinator:
     def close(self) -> None:
         """End everything at once, without a word to the others (who notice); `request_node_exit` leaves in order."""
         self._has_left = True
-        self._member.close()
+        try:
+            self._member.close()
+        finally:
+            self._give_signals_back()
+
+    def _give_signals_back(self) -> None:
+        if self._signals is not None:
+            self._signals.give_back()

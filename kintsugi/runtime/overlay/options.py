@@ -59,7 +59,10 @@ class OverlayOptions:
     drain_timeout_seconds: float = 30.0
     """A worker that leaves goes after that time in any case; a preemption notice gives about as long."""
     reads_signals: bool = True
-    """Whether SIGINT and SIGTERM ask for a leave (first time; the second has its usual effect). Only from the main thread."""
+    """Whether SIGINT and SIGTERM ask for a leave, the first time; the second has its usual effect. Only from the main thread.
+
+    A handler of the script's own is called, too; what the script ignores asks for nothing.
+    """
 
     def __post_init__(self) -> None:
         checks.settle_choice(self, Replicated, "replicated")

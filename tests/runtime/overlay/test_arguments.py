@@ -25,6 +25,11 @@ def schedule() -> torch.optim.lr_scheduler.LRScheduler:
     [
         ({"model": None}, "model", "must be of Module"),
         ({"optimizer": None}, "optimizer", "must be of Optimizer"),
+        (
+            {"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)},
+            "optimizer.param_groups.0.params.0",
+            "one module of all",
+        ),
         ({"options": {"link_timeout_seconds": 3.0}}, "options", "must be of OverlayOptions"),
         ({"schedules": schedule()}, "schedules", "a list of schedules"),
         ({"schedules": [schedule()]}, "schedules.0", "of another optimizer"),
