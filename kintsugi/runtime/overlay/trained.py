@@ -9,6 +9,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import require_plain_steps, with_own_memory
 from kintsugi.runtime.digests import device_kind, entries_digest
 from kintsugi.runtime.generators import mixed, seeded
+from kintsugi.runtime.optimizer_state import OptimizerState
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.flat_state import FlatState, Schedule
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -45,6 +46,7 @@ class TrainedState:
         """Optimizer steps of the job that this state has seen."""
         self._options, self._schedules, self._before_step = options, tuple(schedules), before_step
         trained = {name: parameter for name, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad}
+        self._kept = OptimizerState(optimizer)
         self._trained = list(trained.values())
         if not self._trained:
             raise InvalidInputError("steps no parameter of the model that is trained", field="optimizer")
@@ -157,7 +159,15 @@ class TrainedState:
         self.optimizer.zero_grad(set_to_none=True)
 
     def packed(self) -> PackedState:
-        """The state as a range of bytes over the live tensors."""
+        """The state as a range of bytes over the live tensors.
+
+        Raises:
+            InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
+        """
+        self._kept.require_nothing_beside()
+        return self._as_it_is()
+
+    def _as_it_is(self) -> PackedState:
         return PackedState(self._flat.entries(self.steps))
 
     def load(self, arrived: PackedState) -> None:
@@ -176,7 +186,7 @@ class TrainedState:
 
     def digest(self) -> str:
         """SHA-256 of the whole state."""
-        return flat_state.digest(self.packed())
+        return flat_state.digest(self._as_it_is())
 
     @property
     def _buffers(self) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.trained import TrainedState
+from tests.core.refusals import refuses
 from tests.runtime.overlay.replicas import trained
 
 
@@ -183,3 +184,23 @@ def test_complex_parameters_are_trained_by_both_parts_of_their_gradient():
     (model[0] * torch.tensor([1.0, 1j, 1 + 1j])).sum().imag.backward()
     reduced([state], [3.0])
     assert torch.equal(model[0], torch.tensor([1 - 0.5j, 0.5 + 0j, 0.5 - 0.5j]))
+
+
+class WarmedUp(torch.optim.SGD):
+    """Counts its updates where nobody finds them."""
+
+    count = 0
+
+    def step(self, closure=None) -> None:
+        self.count += 1
+        super().step()
+
+
+def test_a_state_that_a_joiner_would_not_get_whole_is_not_sent():
+    model = Halves()
+    state = TrainedState(model, WarmedUp(model.parameters(), lr=0.1), OverlayOptions(averages_buffers=False))
+    state.packed()
+    state.apply(state.gathered(1.0))
+    with refuses("optimizer", "count", "whose 'count' changes with its updates"):
+        state.packed()
+    assert state.digest(), "its worker trains on"
