@@ -17,7 +17,7 @@ class Patience:
     """For one whole answer, beyond the time that the call itself asks the service to wait."""
     connect_seconds: float = 5.0
     """For a connection to be made, its encryption included."""
-    attempts: int = 6
+    attempts: int = 7
     """At most, the first one included: with 1 nothing is asked again."""
     retry_seconds: float = 0.1
     """Before the first retry; each later one waits about twice as long."""

@@ -82,8 +82,19 @@ class Refusal:
 
 
 def choose(candidates: Sequence[Candidate], mtbf_seconds: float) -> Candidate:
-    """The candidate with the highest goodput over all that it is charged; ties go to the one that disturbs least."""
-    return min(candidates, key=lambda c: (-c.goodput(mtbf_seconds), PREFERENCE.index(c.policy)))
+    """The candidate with the highest goodput over all that it is charged; ties go to the one that disturbs least.
+
+    Where failures come before any transition is over (no goodput at all), the next one may come later than expected: it is then the
+    candidate that is through with its transition first, and of several the one with the shortest step.
+    """
+
+    def rank(candidate: Candidate) -> tuple[float, float, float, int]:
+        goodput, preference = candidate.goodput(mtbf_seconds), PREFERENCE.index(candidate.policy)
+        if goodput > 0.0:
+            return -goodput, 0.0, 0.0, preference
+        return 0.0, candidate.charged_seconds, candidate.iteration_seconds, preference
+
+    return min(candidates, key=rank)
 
 
 def alternatives(candidates: Sequence[Candidate], refusals: Sequence[Refusal], mtbf_seconds: float) -> tuple[Alternative, ...]:

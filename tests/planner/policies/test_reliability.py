@@ -111,13 +111,21 @@ def test_the_choice_among_the_listed_changes_at_the_break_even_and_not_before(pr
     if chosen.estimate.goodput_samples_per_second == 0.0:
         return
     if even is None:
-        assert {choice(seconds).policy for seconds in (mtbf * 1e-3, mtbf * 1e6)} <= {chosen.policy, PREFERENCE[0]}
+        first = min(candidates, key=lambda one: (one.charged_seconds, one.iteration_seconds))
+        assert {choice(seconds).policy for seconds in (mtbf * 1e-3, mtbf * 1e6)} <= {chosen.policy, first.policy}
         return
     beyond, towards = (1 - 1e-6, 1 + 1e-6) if even < mtbf else (1 + 1e-6, 1 - 1e-6)
     if even == pytest.approx(mtbf, rel=1e-5):
         return
     assert choice(even * towards).policy is chosen.policy
     assert choice(even * beyond).policy is not chosen.policy
+
+
+def test_where_failures_leave_no_time_who_is_through_first_is_chosen_and_then_the_shortest_step():
+    slow, quick, late = (candidate(policy, t, r, 2.0) for policy, (t, r) in zip(PREFERENCE, [(7, 3), (4, 3), (1, 9)], strict=False))
+    assert choose([slow, quick, late], 2.0) is quick
+    assert choose([slow, late], 2.0) is slow
+    assert choose([slow, quick, late], 100.0) is late
 
 
 def test_deciding_anew_around_the_break_even_changes_the_plan():
