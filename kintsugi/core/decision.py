@@ -120,8 +120,9 @@ class Search:
     __pydantic_config__ = PYDANTIC_CONFIG
 
     lower_bound_seconds: float
-    """No plan within the ranges and the schedule has a shorter iteration; where the plan keeps the replicas of every layer on
-    different hosts, none that does so has."""
+    """No plan without dead slots within the ranges and the schedule has a shorter iteration; where the plan keeps the replicas of
+    every layer on different hosts, none that does so has. With dead slots, whose micro-batches their peers take, backward passes
+    are split, which may be faster: such a plan that goes below the bound has its own iteration here."""
     gap_ratio: float
     """iteration_seconds / lower_bound_seconds - 1."""
     elapsed_seconds: float

@@ -12,6 +12,9 @@ from planner.arranging.knapsack import Worth, lengths_worth
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import Partitioner
 
+MOST_GRIDS = 32
+"""Whose roomiest splits are looked at for an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
@@ -42,9 +45,9 @@ def memory_error(
     partitioner: Partitioner, kind: WorkerKind, *, num_layers: int, num_workers: int, num_microbatches: int, ranges: Ranges
 ) -> InfeasibleError:
     """The error for a job that fits no arrangement of its workers, the roomiest of which are of `kind`."""
-    longest = min(num_workers // ranges.min_dp, ranges.max_pp or num_layers, num_layers)
-    share = -(-num_microbatches // ranges.min_dp)
-    worst = least_peak(partitioner, num_layers, longest, share)
+    grids = _longest_grids(num_workers, num_layers, num_microbatches, ranges)
+    splits = [(least_peak(partitioner, num_layers, pp, -(-num_microbatches // dp)), pp) for dp, pp in grids]
+    worst, num_stages = min(splits, key=lambda split: split[0].peak_bytes)
     enough = _sufficient_workers(partitioner, kind, num_layers, num_microbatches, ranges)
     advice = (
         "no number of workers suffices within the ranges; use larger devices, more tensor parallelism or other ranges"
@@ -53,11 +56,25 @@ def memory_error(
     )
     lacking = max(0, worst.peak_bytes - kind.usable_bytes)
     return InfeasibleError(
-        f"in the roomiest split over {longest} stages, stage {worst.stage} lacks {lacking} bytes (layers "
+        f"in the roomiest split over {num_stages} stages, stage {worst.stage} lacks {lacking} bytes (layers "
         f"{worst.layer_start} to {worst.layer_stop - 1} need {worst.peak_bytes}, a worker has {kind.usable_bytes}); {advice}",
         field="memory_bytes",
         value=kind.usable_bytes,
     )
+
+
+def _longest_grids(num_workers: int, num_layers: int, num_microbatches: int, ranges: Ranges) -> list[tuple[int, int]]:
+    """Pipelines and their equal length: longer ones hold fewer layers in a stage, more of them fewer micro-batches at a time.
+
+    Of every length the most pipelines, of equally many the longest, and of very many grids only some, the longest among them.
+    """
+    longest = min(num_workers // ranges.min_dp, ranges.max_pp or num_layers, num_layers)
+    most = min(ranges.max_dp or num_microbatches, num_microbatches)
+    grids: dict[int, int] = {}
+    for pp in range(longest, min(ranges.min_pp, longest) - 1, -1):
+        grids.setdefault(max(ranges.min_dp, min(num_workers // pp, most)), pp)
+    found = list(grids.items())
+    return found[:: -(-len(found) // MOST_GRIDS)]
 
 
 def _sufficient_workers(
