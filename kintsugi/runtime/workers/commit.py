@@ -8,6 +8,10 @@ survivor can roll the step forward; when none is, all discard it and run it agai
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 
@@ -27,6 +31,32 @@ class CommitRecord:
     """How often the loss of each counted, over all workers. Shape [micro-batches]."""
     asks_for_checkpoint: bool = False
     """Whether any worker asked for the state after this step to be written; then all write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitVector:
+    """What every worker adds to the sum at the commit point, and after it the sum. All in 64 bits, in host memory."""
+
+    squared_norm: Tensor
+    """Squared 2-norm of the gradients that a worker owns. Shape []."""
+    asks_for_checkpoint: Tensor
+    """1 where it wants the state after this step to be written. Shape []."""
+    loss: Tensor
+    """Sum of its losses, and of how much each of them counts. Shape [2]."""
+    trained: Tensor
+    """How often the loss of each micro-batch counted. Shape [micro-batches]."""
+    opinion: Tensor
+    """What it says of the state before the step, where that is compared (`Comparison`). Shape [n], the same on all workers."""
+
+    def packed(self) -> Tensor:
+        """In one tensor, for one all-reduce. Shape [4 + micro-batches + n]."""
+        return torch.cat([torch.stack([self.squared_norm, self.asks_for_checkpoint]), self.loss, self.trained, self.opinion])
+
+    @classmethod
+    def unpacked(cls, packed: Tensor, num_microbatches: int) -> Self:
+        """What `packed` made one tensor of."""
+        first, loss, trained, opinion = packed.split([2, 2, num_microbatches, len(packed) - num_microbatches - 4])
+        return cls(squared_norm=first[0], asks_for_checkpoint=first[1], loss=loss, trained=trained, opinion=opinion)
 
 
 @dataclass(frozen=True, slots=True)

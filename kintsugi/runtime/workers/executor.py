@@ -27,7 +27,7 @@ from kintsugi.runtime.models import (
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
-from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, divisor_of, require_each_once
+from kintsugi.runtime.workers.commit import CommitRecord, CommitVector, Permit, StepStatus, anything, divisor_of, require_each_once
 from kintsugi.runtime.workers.demands import Watch, scale, squared_norm
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
@@ -245,47 +245,69 @@ class Executor:
         self._reducing.append((action, BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes)))
 
     def _commit(self, _: Action) -> None:
-        for sending in itertools.chain.from_iterable(self._sending.values()):
-            sending.wait()
-        self._sending.clear()
-        self._transport.settle()
-        told = self._told(self._step)
-        for begun, bucket in self._reducing:
-            bucket.settle(self.state.parameters)
-            self._trace.settled(begun, bucket.reducing.span)
-        self._reducing.clear()
+        self._await_sends()
+        opinion = self._opinion(self._step)
+        self._await_reductions()
         self._complete_gradients()
-        owned = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
-        squared = squared_norm(owned)
-        if squared.is_cuda:
-            self._make_batch(self._step + 1, next(iter(self._forwards.values()), None))
-        squared, *losses = _on_host([squared, *itertools.chain.from_iterable(self._losses)])
+        own = self._own_part(opinion)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
-        asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
-        sums = sum(map(torch.stack, zip(losses[::2], losses[1::2], strict=True)), torch.zeros(2, dtype=torch.float64))
-        total = torch.cat([torch.stack([squared, asks]), sums, self._counted, told])
         self._recorder.before_commit(self._step)
+        total = own.packed()
         self.groups.all_reduce(total, self._plan.workers)
         self._trace.waited()
-        whole_squared, asking, loss, count, *others = total.tolist()
-        counts, heard = others[: len(self._counted)], others[len(self._counted) :]
-        if heard:
-            self._comparison.require_agreement(self._step, heard, self._job.layers)
-        divisor = divisor_of(count, self._job.num_microbatches)
-        if loss and not count:
-            self._tell_of_no_count(loss)
-        record = CommitRecord(
-            step=self._step,
-            squared_norm=whole_squared / divisor**2,
-            loss=loss / divisor,
-            divisor=divisor,
-            microbatches=tuple(map(int, counts)),
-            asks_for_checkpoint=asking > 0,
-        )
+        record = self._record_of(CommitVector.unpacked(total, len(self._counted)))
         require_each_once(record)
         self._permit(record)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
         self._apply(record)
+
+    def _await_sends(self) -> None:
+        for sending in itertools.chain.from_iterable(self._sending.values()):
+            sending.wait()
+        self._sending.clear()
+        self._transport.settle()
+
+    def _await_reductions(self) -> None:
+        for begun, bucket in self._reducing:
+            bucket.settle(self.state.parameters)
+            self._trace.settled(begun, bucket.reducing.span)
+        self._reducing.clear()
+
+    def _own_part(self, opinion: Tensor) -> CommitVector:
+        """What this worker adds at the commit point; on a CUDA device the next batch is made while that is still computed."""
+        squared = squared_norm([parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned])
+        if squared.is_cuda:
+            self._make_batch(self._step + 1, next(iter(self._forwards.values()), None))
+        squared, *losses = _on_host([squared, *itertools.chain.from_iterable(self._losses)])
+        return CommitVector(
+            squared_norm=squared,
+            asks_for_checkpoint=torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64),
+            loss=sum(map(torch.stack, zip(losses[::2], losses[1::2], strict=True)), torch.zeros(2, dtype=torch.float64)),
+            trained=self._counted,
+            opinion=opinion,
+        )
+
+    def _record_of(self, total: CommitVector) -> CommitRecord:
+        """What all workers' parts together tell of the step.
+
+        Raises:
+            ReplicasDifferError: holders of a layer hold different states.
+            InvalidInputError: the losses' counts are no numbers to divide by.
+        """
+        if len(total.opinion):
+            self._comparison.require_agreement(self._step, total.opinion.tolist(), self._job.layers)
+        loss, count = total.loss.tolist()
+        divisor = divisor_of(count, self._job.num_microbatches)
+        if loss and not count:
+            self._tell_of_no_count(loss)
+        return CommitRecord(
+            step=self._step,
+            squared_norm=total.squared_norm.item() / divisor**2,
+            loss=loss / divisor,
+            divisor=divisor,
+            microbatches=tuple(map(int, total.trained.tolist())),
+            asks_for_checkpoint=total.asks_for_checkpoint.item() > 0,
+        )
 
     def _tell_of_no_count(self, loss: float) -> None:
         if self._has_told_of_no_count:
@@ -294,7 +316,7 @@ class Executor:
         told = "a step's losses are sums that are not 0, of 0 tokens or samples as the loss counts: they are not divided by a count"
         get_logger("kintsugi.runtime").warning(told, step=self._step, loss=loss)
 
-    def _told(self, step: int) -> Tensor:
+    def _opinion(self, step: int) -> Tensor:
         """What this worker says of the state before `step`; nothing where that is not compared."""
         return self._comparison.told(self.state) if self._comparison.is_due(step) else torch.empty(0, dtype=torch.float64)
 

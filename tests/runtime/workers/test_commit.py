@@ -4,9 +4,10 @@ import itertools
 from dataclasses import replace
 
 import pytest
+import torch
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, require_each_once, resolve
+from kintsugi.runtime.workers.commit import CommitRecord, CommitVector, StepStatus, require_each_once, resolve
 
 STEP = 5
 
@@ -75,3 +76,20 @@ def test_a_step_without_a_microbatch_or_with_one_twice_is_refused(counts, told):
     require_each_once(replace(NOW, microbatches=(1, 1, 1)))
     with pytest.raises(ReconfigurationError, match=told):
         require_each_once(replace(NOW, microbatches=counts))
+
+
+@pytest.mark.parametrize("num_opinions", [0, 3])
+@pytest.mark.parametrize("num_microbatches", [1, 4])
+def test_what_is_summed_is_told_apart_again(num_microbatches, num_opinions):
+    sizes = {
+        "squared_norm": (),
+        "asks_for_checkpoint": (),
+        "loss": (2,),
+        "trained": (num_microbatches,),
+        "opinion": (num_opinions,),
+    }
+    numbers = itertools.count(1)
+    parts = {name: torch.zeros(size, dtype=torch.float64).apply_(lambda _: next(numbers)) for name, size in sizes.items()}
+    total = CommitVector.unpacked(2 * CommitVector(**parts).packed(), num_microbatches)
+    for name, part in parts.items():
+        assert torch.equal(getattr(total, name), 2 * part)
