@@ -165,6 +165,8 @@ class WhatIf:
             checks.unique(field, getattr(self, field))
         for worker, speed_ratio in self.slow.items():
             checks.positive(f"slow.{worker}", speed_ratio)
+            if worker in self.fail and worker not in self.join:
+                raise InvalidInputError("fails, so its speed says nothing; name it in one of them", field=f"slow.{worker}")
         if self.job is not None:
             checks.name("job", self.job)
             absent = {"profile": None, "cluster": None, "workers": None, "workers_per_host": 1, "settings": None, "plan": None}

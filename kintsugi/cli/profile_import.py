@@ -16,7 +16,7 @@ from kintsugi.formats.layer_csv import LayerCsvOptions, profile_from
 def import_profile(
     file: Annotated[Path, typer.Argument(help="layer_index,layer_name,forward,backward,mem_required; milliseconds and bytes.")],
     *,
-    like: Annotated[Path, typer.Option("--like", help="Profile whose device, network and recovery times to take (JSON).")],
+    like: Annotated[Path, typer.Option("--like", help="Profile that says all but the layers (JSON).")],
     activation_ratio: Annotated[float, typer.Option("--activation-ratio", help="Share of mem_required kept per micro-batch.")],
     output_bytes: Annotated[int, typer.Option("--output-bytes", help="What a layer sends to the next, per micro-batch.")],
     microbatch_size: Annotated[int, typer.Option("--microbatch-size", help="Samples of a micro-batch.")] = 1,
