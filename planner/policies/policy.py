@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from estimator.goodput import break_even_mtbf_seconds, goodput_samples_per_second
+from estimator.goodput import break_even_mtbf_seconds, effective_time_ratio, goodput_samples_per_second
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Alternative, Estimate, FollowUp, Migration, Survivable
 from kintsugi.core.plan import Plan, Policy
@@ -84,15 +84,17 @@ class Refusal:
 def choose(candidates: Sequence[Candidate], mtbf_seconds: float) -> Candidate:
     """The candidate with the highest goodput over all that it is charged; ties go to the one that disturbs least.
 
-    Where failures come before any transition is over (no goodput at all), the next one may come later than expected: it is then the
-    candidate that is through with its transition first, and of several the one with the shortest step.
+    Where all that is charged leaves no goodput at all, the next failure may come later than expected, or make no restart due: it is
+    then the candidate with the highest goodput over its transition alone, or the one that is through with that first, and then
+    the one with the shortest step.
     """
 
-    def rank(candidate: Candidate) -> tuple[float, float, float, int]:
+    def rank(candidate: Candidate) -> tuple[float, ...]:
         goodput, preference = candidate.goodput(mtbf_seconds), PREFERENCE.index(candidate.policy)
         if goodput > 0.0:
-            return -goodput, 0.0, 0.0, preference
-        return 0.0, candidate.charged_seconds, candidate.iteration_seconds, preference
+            return -goodput, preference
+        transition, step = candidate.transition_seconds, candidate.iteration_seconds
+        return 0.0, -effective_time_ratio(transition, mtbf_seconds) / step, transition, step, preference
 
     return min(candidates, key=rank)
 

@@ -111,7 +111,7 @@ def test_the_choice_among_the_listed_changes_at_the_break_even_and_not_before(pr
     if chosen.estimate.goodput_samples_per_second == 0.0:
         return
     if even is None:
-        first = min(candidates, key=lambda one: (one.charged_seconds, one.iteration_seconds))
+        first = min(candidates, key=lambda one: (one.transition_seconds, one.iteration_seconds))
         assert {choice(seconds).policy for seconds in (mtbf * 1e-3, mtbf * 1e6)} <= {chosen.policy, first.policy}
         return
     beyond, towards = (1 - 1e-6, 1 + 1e-6) if even < mtbf else (1 + 1e-6, 1 - 1e-6)
