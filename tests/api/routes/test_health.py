@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from api.routes import health
-from api.storage import engines
+from api.storage import absence, engines
 from api.storage.database import StorageFullError
 from api.storage.upgrade import HEAD
 from api.storage.writability import FailedWrite
@@ -60,6 +60,7 @@ def test_a_process_of_another_version_than_its_database_is_not_ready(client, oth
 
 def test_a_process_that_could_not_write_is_ready_once_it_can_again(settings, database_url, monkeypatch):
     monkeypatch.setattr(engines, "LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(absence, "LONG_SECONDS", 3600.0)  # no wait is so long that others are told of it at once
     monkeypatch.setattr(health, "PROBE_SECONDS", 60.0)  # as long as it takes to tell what failed
     with TestClient(create_app(settings)) as client, closing(sqlite3.connect(make_url(database_url).database)) as other:
         client.post("/v1/jobs", json=new_job())
@@ -78,6 +79,7 @@ def test_a_process_that_could_not_write_is_ready_once_it_can_again(settings, dat
 
 def test_a_probe_does_not_wait_for_whoever_holds_the_database(settings, database_url, monkeypatch):
     monkeypatch.setattr(engines, "LOCK_SECONDS", 1.5)
+    monkeypatch.setattr(absence, "LONG_SECONDS", 3600.0)  # no wait is so long that others are told of it at once
     monkeypatch.setattr(health, "PROBE_SECONDS", 0.1)
     with TestClient(create_app(settings)) as client, closing(sqlite3.connect(make_url(database_url).database)) as other:
         client.post("/v1/jobs", json=new_job())
@@ -86,7 +88,7 @@ def test_a_probe_does_not_wait_for_whoever_holds_the_database(settings, database
         told = client.get("/readyz")
         assert (told.status_code, told.json()["error"]["code"]) == (503, "unavailable")
         assert "does not answer within 0.1 s" in told.json()["detail"]
-        monkeypatch.undo()
+        monkeypatch.setattr(health, "PROBE_SECONDS", 60.0)
         assert client.get("/readyz?reads_only=true").json() == {"status": "ok"}
         other.rollback()
 
