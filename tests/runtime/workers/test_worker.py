@@ -133,7 +133,7 @@ def test_it_says_so_too_while_it_is_told_much():
                 worker.handle.connection.send(Delivered(0, f"attempt0/{number}", b""))
             while worker.handle.connection.poll():
                 num_beats += isinstance(worker.handle.receive(), Heartbeat)
-        assert num_beats == 5
+        assert num_beats >= 5
 
 
 def test_without_a_stage_it_has_nothing_to_show():
