@@ -181,21 +181,6 @@ def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypat
     assert all(maker.find("job", after(base, loss)) is not None for loss in losses(base, 0))
 
 
-def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_place(fork_server):
-    looks = []
-
-    def look(generation):
-        looks.append(generation)
-        return base_of(generation=generation)
-
-    with closing(Contingencies(Memory(), fork_server, pair_work=0, settling_seconds=0.05)) as ahead:
-        ahead.start()
-        ahead.submit("llama", lambda: look(1))
-        ahead.submit("llama", lambda: look(2))
-        assert ahead.wait_until_idle(PATIENCE)
-    assert looks == [2]
-
-
 class Clock(threading.Condition):
     """Seconds that pass only where somebody waits for them."""
 
@@ -224,6 +209,25 @@ def at_rest(clock, fork_server, **options):
     maker = Contingencies(Memory(), fork_server, pair_work=0, **options)
     maker._changed = clock
     return maker
+
+
+def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_place(clock, fork_server):
+    ahead, looks = at_rest(clock, fork_server, settling_seconds=5.0), []
+
+    def look(generation):
+        looks.append(generation)
+        return base_of(generation=generation)
+
+    ahead.submit("llama", lambda: look(1))
+    clock.now = 3.0
+    ahead.submit("llama", lambda: look(2))
+    work = ahead._next()
+    assert clock.now == 8.0
+    ahead._advance(work)
+    assert looks == [2]
+    assert ahead.num_pending() == 1
+    ahead._finish(work)
+    assert ahead.num_pending() == 0, "nothing is left of what it took the place of"
 
 
 def test_work_rests_after_every_question_of_any_job(clock, fork_server):
