@@ -22,7 +22,7 @@ from tests.services import service as running_service
 
 
 def test_events_in_one_window_get_one_plan_and_everybody_the_same_answer(client):
-    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 0.5}))
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 5.0}))
     answers = {}
     asking = [
         threading.Thread(target=lambda worker=worker: answers.update({worker: client.post(EVENTS, json=event(worker, 0, worker))}))
@@ -40,10 +40,19 @@ def test_events_in_one_window_get_one_plan_and_everybody_the_same_answer(client)
     assert [(record["generation"], record["pending"]) for record in records] == [(1, False), (1, False)]
 
 
-def test_who_does_not_wait_is_told_where_to_look(client):
-    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 1.5}))
+@pytest.fixture
+def moved(app, clock):  # noqa: F811
+    """The clock of the service that the client asks."""
+    desk = app.state.desk
+    desk.service.now = desk.deadlines._now = clock
+    return clock
+
+
+def test_who_does_not_wait_is_told_where_to_look(moved, client):
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 600.0}))
     answer = client.post(EVENTS, json=event("a", 0, "w00"), params={"wait_seconds": 0})
     assert (answer.status_code, answer.json()["generation"]) == (202, 0)
+    moved.second = 600
     plan = client.get(answer.headers["Location"], params={"wait_seconds": 20, "after_generation": 0})
     assert (plan.status_code, plan.json()["generation"]) == (200, 1)
 
