@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from psycopg import ConnectionInfo
@@ -127,11 +127,12 @@ def test_the_log_says_what_starts_on_which_database_without_passwords(database_u
 
 WRITING = """
 import sys
-from api.storage import engines
+from api.storage import absence, engines
 from api.storage.database import Database
 from api.storage.positions import ONE_BY_ONE
 from kintsugi.core.errors import UnavailableError
-engines.IDLE_SECONDS = 0.2
+engines.IDLE_SECONDS = 2.0
+absence.LONG_SECONDS = 3600.0  # what took so long would keep it from the database for a second
 database = Database(sys.argv[1])
 try:
     with database.writing() as connection:
@@ -140,6 +141,7 @@ try:
         input()
         connection.execute(ONE_BY_ONE)
 except UnavailableError:
+    engines.IDLE_SECONDS = 60.0
     with database.writing() as connection:
         connection.execute(ONE_BY_ONE)
     print("goes on", flush=True)
@@ -163,9 +165,14 @@ def test_a_writer_that_is_stopped_holds_up_the_others_for_a_moment_and_goes_on_o
             database.close()
 
 
-def test_nobody_waits_for_ever_for_a_server_that_says_nothing(database_url, postgres, monkeypatch):
-    monkeypatch.setattr(silence, "SILENCE_SECONDS", 0.5)
+def test_nobody_waits_for_ever_for_a_server_that_says_nothing(database_url, postgres):
     database, one = Database(database_url), text("SELECT 1")
+
+    @contextmanager
+    def silent():
+        with postgres.frozen(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(silence, "SILENCE_SECONDS", 0.5)
+            yield
 
     def ask(meanwhile):
         with database.reading() as connection:
@@ -175,7 +182,7 @@ def test_nobody_waits_for_ever_for_a_server_that_says_nothing(database_url, post
 
     try:
         with pytest.raises(UnavailableError, match=r"said nothing for 0\.5 s"):
-            ask(postgres.frozen())
+            ask(silent())
         ask(nullcontext())
     finally:
         database.close()
