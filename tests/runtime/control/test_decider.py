@@ -95,7 +95,8 @@ def test_what_is_waited_for_is_told_once_a_minute_and_in_the_error(request_):
         with pytest.raises(UnavailableError) as given_up:
             wait_for(decider)
     waits = [log for log in logs if log["event"] == "waits for a decision"]
-    assert [(log["about"], log["reason"], log["seconds_left"]) for log in waits] == [(["worker_failed w01"], "gone", 1)]
+    assert [(log["about"], log["reason"]) for log in waits] == [(["worker_failed w01"], "gone")]
+    assert 0 <= waits[0]["seconds_left"] <= 1
     told = "no decision on worker_failed w01 came within 1.2 s (decision_timeout_seconds of AgentOptions): gone"
     assert (given_up.value.message, given_up.value.field) == (told, "url")
     decider.close()
