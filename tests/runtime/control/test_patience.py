@@ -37,8 +37,8 @@ def slow_job(seconds: float) -> TrainingJob:
 
 def test_who_starts_slowly_is_not_taken_for_silent_when_another_dies():
     fault = Fault(worker="w00", at=FaultPoint.START)
-    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=1.0)
-    with leaves_nothing(), Agent(partial(slow_job, 2.5), gpt_request(2, 2), LocalDecisions(), options=options) as agent:
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=5.0)
+    with leaves_nothing(), Agent(partial(slow_job, 8.0), gpt_request(2, 2), LocalDecisions(), options=options) as agent:
         result = agent.run()
     assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
 
@@ -53,11 +53,11 @@ def test_a_job_that_was_paused_as_a_whole_goes_on():
             paused.extend(workers)
             for pid in workers:
                 os.kill(pid, signal.SIGSTOP)
-            resume = threading.Timer(2.0, lambda: [os.kill(pid, signal.SIGCONT) for pid in workers])
+            resume = threading.Timer(6.0, lambda: [os.kill(pid, signal.SIGCONT) for pid in workers])
             resume.start()
             resume.join()
 
-    options = AgentOptions(heartbeat_timeout_seconds=1.0, stopped_timeout_seconds=0.5)
+    options = AgentOptions(heartbeat_timeout_seconds=5.0, stopped_timeout_seconds=0.5)
     with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 2), LocalDecisions(), options=options, observer=pause) as agent:
         result = agent.run()
     assert paused
@@ -191,7 +191,7 @@ class SlowBuild:
 
     def __call__(self) -> nn.Module:
         if self.flag.exists():
-            time.sleep(0.5)
+            time.sleep(1.5)
         return self.build()
 
 
@@ -201,7 +201,7 @@ def slowly_built_job(flag: Path) -> TrainingJob:
 
 
 def test_who_builds_its_layers_is_not_silent_when_another_dies(tmp_path):
-    """Four layers take two seconds, and who is called off has one: it looks up between them."""
+    """Four layers take six seconds, and who is called off has three: it looks up between them."""
     flag = tmp_path / "flag"
 
     def observer(agent: Agent) -> None:
@@ -211,7 +211,7 @@ def test_who_builds_its_layers_is_not_silent_when_another_dies(tmp_path):
             flag.unlink(missing_ok=True)
 
     fault = Fault(worker="w00", at=FaultPoint.TRANSFER)
-    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=1.0)
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=3.0)
     job = partial(slowly_built_job, flag)
     with leaves_nothing(), Agent(job, gpt_request(2, 2), LocalDecisions(), options=options, observer=observer) as agent:
         result = agent.run()
