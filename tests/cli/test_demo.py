@@ -79,7 +79,7 @@ def test_the_verdict_is_strict(difference, is_equal):
 @pytest.mark.processes
 def test_the_service_of_the_demo_ends_with_its_block(tmp_path):
     quick = Patience(attempts=1, timeout_seconds=5.0)
-    with module.service(tmp_path) as url, Client(url, patience=quick) as client:
+    with module.service(tmp_path) as url, Client(url, patience=Patience(attempts=1, timeout_seconds=60.0)) as client:
         assert client.jobs().jobs == ()
     with Client(url, patience=quick) as client, pytest.raises(UnavailableError):
         client.jobs()

@@ -97,7 +97,7 @@ def closed(decider: Decider) -> Future[None]:
 
 
 def test_what_is_left_to_tell_is_told_where_a_decision_does_not_come(holding, client, monkeypatch):
-    monkeypatch.setattr("kintsugi.runtime.control.decisions._HURRIED_SECONDS", 2.0)
+    monkeypatch.setattr("kintsugi.runtime.control.decisions._HURRIED_SECONDS", 10.0)
     patience = Patience(timeout_seconds=10 * LONG_SECONDS)
     with Client(f"http://127.0.0.1:{holding.server_port}", patience=patience) as held:
         decider = Decider(ServiceDecisions(held), timeout_seconds=LONG_SECONDS)

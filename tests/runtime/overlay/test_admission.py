@@ -33,11 +33,11 @@ def test_a_neighbour_that_cannot_be_reached_is_asked_for_now_and_then_alone():
     desk = Desk()
     lost = {"worker": "z", "address": f"127.0.0.1:{free_port()}", "state_bytes": 1, "shard_bytes": 1, "gradient_bytes": 1}
     desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_JOINED, id="z", protocol=PROTOCOL, **lost))
-    crew = Crew(desk, replace(OPTIONS, join_timeout_seconds=2.0))
+    crew = Crew(desk, replace(OPTIONS, join_timeout_seconds=6.0))
     joiner = crew.start("b")
     joiner.join(120.0)
     assert isinstance(joiner.error, UnavailableError)
-    assert 0 < desk.num(OverlayEventKind.LINK_CONNECTED) <= 10
+    assert 0 < desk.num(OverlayEventKind.LINK_CONNECTED) <= 30
 
 
 class SilentDesk(Desk):
