@@ -97,7 +97,7 @@ def outcome(way: str) -> dict[str, object]:
         governance=governance,
         worker=WorkerOptions(addresses=ADDRESSES),
         stall_timeout_seconds=1.0,
-        probe_timeout_seconds=1.0,
+        probe_timeout_seconds=5.0,
         heartbeat_timeout_seconds=30.0,
         prepare_timeout_seconds=10.0 if may_connect else 300.0,
     )
