@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -30,11 +30,17 @@ SHORTEST_SECONDS = 1e-12
 SMALL = 64
 """In a job of no more workers splits are polished; no more numbers of pipelines are all pursued."""
 
+FEW = 32
+"""In a job of no more workers, where links differ, more numbers of pipelines and more ways to name workers are looked at."""
+
 MOST_PURSUED = 48
 """Of more numbers of pipelines than `SMALL`."""
 
-UNEVEN, UNKNOWN = 0.02, 0.1
-"""By what share a step may turn out longer than over the fastest links: where hosts are shared, or links are stated one by one."""
+UNEVEN, UNKNOWN, UNKNOWN_OF_FEW = 0.02, 0.1, 0.25
+"""By what share a step may turn out longer than over the fastest links: where hosts are shared, or links are stated one by one.
+
+The last in jobs of no more than `FEW` workers. Steps are often half as long again, but other numbers of pipelines are few there.
+"""
 
 
 class EqualSearch:
@@ -73,7 +79,9 @@ class EqualSearch:
         cluster = self._problem.costs.cluster
         if cluster.has_equal_links:
             return 0.0
-        return UNKNOWN if cluster.links else UNEVEN
+        if not cluster.links:
+            return UNEVEN
+        return UNKNOWN_OF_FEW if self._problem.num_workers <= FEW else UNKNOWN
 
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided.
@@ -138,16 +146,16 @@ class EqualSearch:
         """
         allowed = self._problem.allowed
         shortest = min(self._problem.num_workers // dp, allowed.pp[-1])
-        found = self._of_lengths(dp, range(shortest, shortest + num_lengths), limit_seconds)
+        found = self.of_lengths(dp, range(shortest, shortest + num_lengths), limit_seconds)
         if found is None and num_lengths > 1 and len(allowed.dp) > SMALL:
-            found = self._of_lengths(dp, range(shortest - 1, shortest + num_lengths), limit_seconds)
+            found = self.of_lengths(dp, range(shortest - 1, shortest + num_lengths), limit_seconds)
         return found
 
-    def _of_lengths(self, dp: int, kept: range, limit_seconds: float) -> Arrangement | None:
+    def of_lengths(self, dp: int, kept: Collection[int], limit_seconds: float = math.inf) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines whose lengths are among some."""
         own = self._lengths(dp)
-        most, first = np.zeros_like(own.most), max(kept.start - own.first, 0)
-        most[first : kept.stop - own.first] = own.most[first : kept.stop - own.first]
-        return self._among(dp, own._replace(most=most), limit_seconds)[1]
+        is_kept = np.isin(np.arange(own.first, own.first + len(own.most)), list(kept))
+        return self._among(dp, own._replace(most=np.where(is_kept, own.most, 0)), limit_seconds)[1]
 
     def _among(self, dp: int, lengths: Lengths, limit_seconds: float) -> tuple[float, Arrangement | None]:
         """`arrange` with some lengths."""

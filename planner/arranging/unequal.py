@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice, pairwise, product, zip_longest
@@ -145,6 +145,10 @@ class UnequalSearch:
     def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
         """The best arrangement of `dp` pipelines of so many lengths around the mean."""
         return self._best_of(dp, lambda search: search.even(dp, limit_seconds, num_lengths=num_lengths))
+
+    def of_lengths(self, dp: int, kept: Collection[int], limit_seconds: float = math.inf) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines whose lengths are among some."""
+        return self._best_of(dp, lambda search: search.of_lengths(dp, kept, limit_seconds))
 
     def by_room(self) -> Iterator[Arrangement]:
         """Of pipelines that are about as roomy as each other, of few workers and of more: where nothing else fits memory."""

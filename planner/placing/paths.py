@@ -1,6 +1,7 @@
 """Workers in an order in which neighbours have fast links, where links differ."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,6 +32,27 @@ def _path(workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
         slowest = int(np.argmax(seconds[np.roll(ring, 1), ring]))
         hosts = [hosts[index] for index in np.roll(ring, -slowest).tolist()]
     return tuple(worker for host in hosts for worker in on_host[host])
+
+
+def sides(path: Sequence[str], costs: Costs) -> list[tuple[str, ...]]:
+    """The parts of such a path that slow links lie between: racks, where these are slow. All of it where its links are alike.
+
+    Slow are links beyond the widest gap between their times, as a ratio. O(workers).
+    """
+    on_host = costs.cluster.by_host(path)
+    network, num_bytes = costs.profile.network, max(layer.output_bytes for layer in costs.profile.layers)
+    links = [costs.cluster.host_link(*pair, network) for pair in pairwise(on_host)]
+    seconds = [link.alpha_seconds + link.beta_seconds_per_byte * num_bytes for link in links]
+    gaps = [(slower / faster if faster else np.inf, slower) for faster, slower in pairwise(sorted(set(seconds)))]
+    if not gaps:
+        return [tuple(path)]
+    _, slow = max(gaps)
+    result: list[list[str]] = [[]]
+    for host, before in zip(on_host, [0.0, *seconds], strict=True):
+        if before >= slow:
+            result.append([])
+        result[-1] += on_host[host]
+    return list(map(tuple, result))
 
 
 def _nearest_first(seconds: Floats) -> Ints:

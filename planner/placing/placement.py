@@ -1,7 +1,7 @@
 """Who takes which slot of an arrangement."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -16,7 +16,7 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Sta
 from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.pipelines.kinds import WorkerKind, kinds_of
-from planner.placing.paths import along_path
+from planner.placing.paths import along_path, sides
 from planner.placing.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
 from restorer.migration import layer_state_bytes
@@ -36,6 +36,10 @@ class Layout(Enum):
     """Neighbouring stages have fast links."""
     STAGES = "stages"
     """Replicas of a stage have fast links."""
+    WHOLE_PIPELINES = "whole pipelines"
+    """The same as pipelines, but none lies on both sides of a slow link that fits on one; others than the last stay idle then."""
+    WHOLE_STAGES = "whole stages"
+    """The same for the replicas of a stage."""
 
 
 @dataclass(frozen=True)
@@ -167,20 +171,57 @@ class _Assignment:
         exposed = self._exposure(first)
         if not exposed:
             return self._beside(first)
-        other = self._spread()
+        other = self._first_spread() if self._is_first else self._spread()
         return self._beside(other if other is not None and self._exposure(other) < exposed else first)
 
     def _in_order(self) -> tuple[str, ...]:
         """For every slot the next worker of its kind: pipeline by pipeline, or from the first layers of all to the last."""
-        if self._arrangement.kinds is None and self._layout is not Layout.STAGES:
+        if self._arrangement.kinds is None and self._layout in {Layout.HELD, Layout.PIPELINES}:
             return tuple(self._workers[: len(self._slots)])
-        queues: dict[object, deque[str]] = defaultdict(deque)
-        kinds = [None] * len(self._workers) if self._arrangement.kinds is None else self._kinds
-        for worker, kind in zip(self._workers, kinds, strict=True):
-            queues[kind].append(worker)
-        order = sorted(range(len(self._slots)), key=self._depth) if self._layout is Layout.STAGES else range(len(self._slots))
-        taken = {index: queues[self._planned[index]].popleft() for index in order}
+        taken: dict[int, str] = {}
+        blocks = list(self._blocks())
+        if self._layout in {Layout.WHOLE_PIPELINES, Layout.WHOLE_STAGES}:
+            blocks = self._apart(blocks, taken)
+        used = set(taken.values())
+        queues = self._queues(worker for worker in self._workers if worker not in used)
+        taken |= {index: queues[self._planned[index]].popleft() for block in blocks for index in block}
         return tuple(taken[index] for index in range(len(self._slots)))
+
+    def _apart(self, blocks: Iterable[Sequence[int]], taken: dict[int, str]) -> list[Sequence[int]]:
+        """Give slots the first side of slow links on which workers enough are left for all of a block; blocks that fit on none.
+
+        O(slots * sides).
+
+        Args:
+            blocks: places of slots that are to lie on one side.
+            taken: gets who takes which.
+        """
+        queues = [self._queues(side) for side in sides(self._workers, self._costs)]
+        others = []
+        for block in blocks:
+            needed = Counter(self._planned[index] for index in block).items()
+            side = next((own for own in queues if all(len(own[kind]) >= count for kind, count in needed)), None)
+            if side is None:
+                others.append(block)
+            else:
+                taken |= {index: side[self._planned[index]].popleft() for index in block}
+        return others
+
+    def _queues(self, workers: Iterable[str]) -> dict[WorkerKind | None, deque[str]]:
+        """Some workers by what arrangements tell apart."""
+        queues: dict[WorkerKind | None, deque[str]] = defaultdict(deque)
+        for worker in workers:
+            queues[None if self._arrangement.kinds is None else self._kind_of[worker]].append(worker)
+        return queues
+
+    def _blocks(self) -> Iterator[Sequence[int]]:
+        """Places of the slots that are to have fast links, in the order in which they are taken: pipelines, or as many stages."""
+        if self._layout in {Layout.STAGES, Layout.WHOLE_STAGES}:
+            order, dp = sorted(range(len(self._slots)), key=self._depth), len(self._arrangement.shapes)
+            yield from (order[start : start + dp] for start in range(0, len(order), dp))
+            return
+        places = iter(range(len(self._slots)))
+        yield from (tuple(islice(places, shape.num_workers)) for shape in self._arrangement.shapes)
 
     def _depth(self, index: int) -> int:
         """Twice where the middle of a slot's layers is in the model."""
@@ -214,6 +255,14 @@ class _Assignment:
         rows = match_layers(self._unit_bytes, crew, wanted, classes=asked, proximity=proximity)
         assert rows is not None
         return tuple(self._workers[row] for row in rows)
+
+    def _first_spread(self) -> tuple[str, ...] | None:
+        """`_spread` where nothing is kept, which is the same in every layout over workers in one order. Kept in `Costs.spreads`."""
+        asked = tuple(self._slots), self._planned, None if self._arrangement.kinds is None else tuple(self._kinds)
+        key = tuple(self._workers), asked
+        if key not in self._costs.spreads:
+            self._costs.spreads[key] = self._spread()
+        return self._costs.spreads[key]
 
     def _spread(self) -> tuple[str, ...] | None:
         """Replicas in different hosts and failure domains, and then the fewest bytes move; None where that was not found."""
@@ -266,6 +315,10 @@ class _Assignment:
     def _kinds(self) -> Sequence[WorkerKind]:
         kinds, levels = kinds_of(self._workers, self._costs.cluster, self._costs.profile), self._arrangement.levels
         return kinds if levels is None else [levels[kind] for kind in kinds]
+
+    @cached_property
+    def _kind_of(self) -> dict[str, WorkerKind]:
+        return dict(zip(self._workers, self._kinds, strict=True))
 
     @cached_property
     def _cost(self) -> Floats:

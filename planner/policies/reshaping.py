@@ -20,6 +20,7 @@ from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import Refinery, is_refined, is_worth_refining
 from planner.arranging.request import AnySearch, Request, counted_alike, search_for
+from planner.arranging.search import FEW
 from planner.placing.placement import NOT_NEEDED, Layout, place
 from planner.placing.spreading import is_spread, most_confined
 from planner.policies.avoiding import around_slow_links
@@ -196,8 +197,10 @@ def _worth_above(request: Request, plan: Plan, least: float) -> float | None:
 
 
 def _layouts(request: Request) -> tuple[Layout, ...]:
-    """By what workers are named; only where links differ there is more than one way."""
-    return tuple(Layout) if request.costs.cluster.links else (Layout.HELD,)
+    """By what workers are named; only where links differ there is more than one way, and fewer in large jobs, which take longer."""
+    if not request.costs.cluster.links:
+        return (Layout.HELD,)
+    return tuple(Layout) if len(request.workers) <= FEW else (Layout.HELD, Layout.WHOLE_PIPELINES, Layout.WHOLE_STAGES)
 
 
 def realise(request: Request, arrangement: Arrangement) -> Found:

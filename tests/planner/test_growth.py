@@ -1,14 +1,16 @@
 """Workers and hosts that join or return are planned for, and ignored when moving costs more than it brings."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
+from pathlib import Path
 
 import pytest
 
-from kintsugi.core.cluster import Cluster
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
-from kintsugi.core.profile import Recovery
+from kintsugi.core.profile import Profile, Recovery
 from planner.policies.options import JOINED
 from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
@@ -16,6 +18,7 @@ from tests.builders import snapshot_of, uniform_profile
 DEAR = Recovery(detect_seconds=1.0, regroup_seconds=5_000.0, restart_seconds=60.0)
 CHEAP = Recovery(detect_seconds=1.0, regroup_seconds=2.0, restart_seconds=60.0)
 GRID = Ranges(min_dp=2, max_dp=2, min_pp=4, max_pp=4)
+MODELS = Path(__file__).parents[2] / "profiles" / "models"
 CLUSTER = Cluster.uniform(12, workers_per_host=4)
 HOST = CLUSTER.workers_on("h02")
 
@@ -106,6 +109,36 @@ def test_another_worker_never_lengthens_a_first_plans_step(schedule, output_byte
             snapshot = replace(snapshot, settings=replace(snapshot.settings, schedule=schedule))
             steps.append(replan(snapshot).estimate.iteration_seconds)
         assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), (microbatches, steps)
+
+
+def on_racks(num_workers, num_racks, workers_per_host):
+    """Hosts dealt out to racks in turn, with slow links between these."""
+    cluster = Cluster.uniform(num_workers, workers_per_host=workers_per_host)
+    links = tuple(
+        HostLink(between=(cluster.hosts[a], cluster.hosts[b]), alpha_seconds=5e-5, beta_seconds_per_byte=8e-10)
+        for a, b in combinations(range(len(cluster.hosts)), 2)
+        if a % num_racks != b % num_racks
+    )
+    return replace(cluster, links=links)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_racks", "workers_per_host", "counts"),
+    [
+        ("llama2-7b.a100-80g", 3, 2, (12, 13, 17, *range(18, 28))),
+        ("llama2-7b.a100-80g", 2, 4, (9, 10, *range(22, 28))),
+        ("gpt2-medium.a100-80g", 3, 2, (18, 19, 20, 21, 25, 26, 27)),
+    ],
+)
+def test_another_worker_of_a_rack_never_lengthens_a_first_plans_step(name, num_racks, workers_per_host, counts):
+    """Though racks are no longer equally large then: any worker may stay idle, and pipelines be as long as racks are large."""
+    profile = codec.load(Profile, MODELS / f"{name}.json")
+    steps = []
+    for workers in counts:
+        decision = replan(snapshot_of(profile, on_racks(workers, num_racks, workers_per_host), 64))
+        assert decision.survivable.hosts >= min(1, decision.plan.dp - 1)
+        steps.append(decision.estimate.iteration_seconds)
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
 
 
 def test_growth_and_loss_at_once_are_one_decision():

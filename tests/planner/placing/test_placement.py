@@ -227,6 +227,32 @@ def test_pipelines_or_the_replicas_of_stages_stay_on_one_side_of_slow_links(layo
     assert sorted(set(map(frozenset, groups)), key=min) == [frozenset({0}), frozenset({1})]
 
 
+@pytest.mark.parametrize("kinds", [False, True])
+@pytest.mark.parametrize("layout", [Layout.WHOLE_PIPELINES, Layout.WHOLE_STAGES])
+def test_what_fits_on_one_side_of_slow_links_lies_on_one_though_others_than_the_last_workers_stay_idle(layout, kinds):
+    hosts = tuple(f"h{n:02d}" for n in range(7))
+    cluster = replace(Cluster.uniform(7), links=tuple(link for link in RACKS_APART if set(link.between) <= set(hosts)))
+    sides = ({"w00", "w02", "w04", "w06"}, {"w01", "w03", "w05"})
+    own = kind_of(cluster.workers[0], PROFILE)
+    arrangement = arrangement_of(*[(0, 2, 4)] * 3, kinds=(own,) * 6 if kinds else None)
+    if layout is Layout.WHOLE_PIPELINES:
+        arrangement = arrangement_of(*[(0, 1, 2, 4)] * 2, kinds=(own,) * 6 if kinds else None)
+    plan = placed(arrangement, cluster, layout=layout)
+    pipelines = [[stage.worker for stage in pipeline.stages] for pipeline in plan.pipelines]
+    groups = pipelines if layout is Layout.WHOLE_PIPELINES else list(zip(*pipelines, strict=True))
+    assert all(any(set(group) <= side for side in sides) for group in groups)
+    assert len({idle.worker for idle in plan.idle_workers} & sides[0]) == 1
+
+
+def test_what_fits_on_no_side_takes_what_is_left():
+    hosts = tuple(f"h{n:02d}" for n in range(8))
+    cluster = replace(Cluster.uniform(8), links=RACKS_APART)
+    assert cluster.hosts == hosts
+    plan = placed(arrangement_of((0, 1, 2, 4), (0, 1, 2, 4), (0, 2, 4)), cluster, layout=Layout.WHOLE_PIPELINES)
+    sides = [{int(stage.worker[1:]) % 2 for stage in pipeline.stages} for pipeline in plan.pipelines]
+    assert sides == [{0}, {1}, {0, 1}]
+
+
 @pytest.mark.parametrize("layout", Layout)
 def test_workers_of_each_kind_get_the_slots_of_their_kind_in_every_layout(layout):
     cluster = replace(cluster_of([f"h{n:02d}" for n in range(8)], speeds=(1.0, 0.5) * 4), links=RACKS_APART)

@@ -8,6 +8,7 @@ import pytest
 from kintsugi.core.cluster import Cluster, HostLink, Worker, host_name, worker_name
 from planner.arranging import request
 from planner.arranging.search import EqualSearch
+from planner.placing.placement import NOT_NEEDED
 from planner.policies.avoiding import BEHIND
 from planner.replan import replan
 from tests.builders import ETHERNET, snapshot_of, transformer_profile, uniform_profile
@@ -59,7 +60,7 @@ OF_TWO = [(a, b) for a, b in itertools.combinations(range(6), 2) if a < 2]
     [
         {},
         {"alpha_seconds": ETHERNET.alpha_seconds},
-        {"alpha_seconds": 0.02, "beta_seconds_per_byte": ETHERNET.beta_seconds_per_byte},
+        {"alpha_seconds": 0.05, "beta_seconds_per_byte": ETHERNET.beta_seconds_per_byte},
     ],
     ids=["slow", "narrow", "late"],
 )
@@ -67,8 +68,16 @@ def test_two_hosts_that_all_links_to_are_slow_are_left_out(costs):
     decision = replan(snapshot_of(uniform_profile(8), linked([1] * 6, OF_TWO, **costs), 12))
     alone = replan(snapshot_of(uniform_profile(8), Cluster.uniform(4), 12))
     assert sorted(decision.plan.workers) == ["w02", "w03", "w04", "w05"]
-    assert BEHIND in {idle.reason for idle in decision.plan.idle_workers}
+    assert {idle.reason for idle in decision.plan.idle_workers} <= {BEHIND, NOT_NEEDED}
     assert decision.estimate.reduce_seconds == alone.estimate.reduce_seconds
+
+
+def test_two_hosts_behind_late_links_take_part_where_no_reduction_waits_for_these():
+    late = {"alpha_seconds": 0.02, "beta_seconds_per_byte": ETHERNET.beta_seconds_per_byte}
+    cluster = linked([1] * 6, OF_TWO, **late)
+    decision, without = (replan(snapshot_of(uniform_profile(8), cluster, 12, lost=lost)) for lost in ((), ("w00", "w01")))
+    assert decision.plan.idle_workers == ()
+    assert decision.estimate.iteration_seconds < without.estimate.iteration_seconds
 
 
 def test_links_as_fast_as_the_others_leave_nobody_out():
