@@ -14,6 +14,7 @@ from api.jobs.admission import (
     refuse_contradictions,
     refuse_other_events,
     refuse_other_generations,
+    refuse_percentages,
     require_going_on,
 )
 from api.jobs.clock import utc_now
@@ -77,7 +78,7 @@ class Service(Ledger):
 
         Raises:
             NotFoundError: no such job, worker or host; nothing was stored.
-            InvalidInputError: an event says of a worker that it is where it is not; nothing was stored.
+            InvalidInputError: an event says of a worker that it is where it is not, or its speed in percent; nothing was stored.
             ConflictError: an id belongs to another event, or the job has ended; nothing was stored.
             StaleGenerationError: the events speak of another generation than the latest; nothing was stored.
             InfeasibleError: no plan exists for the members that are left; the events are stored.
@@ -93,6 +94,7 @@ class Service(Ledger):
                 require_going_on(state.history)
             refuse_other_generations(new, state.history)
             refuse_contradictions(new, state.history)
+            refuse_percentages(new, state.history)
             return new or max(seen.values(), key=lambda entry: entry.number)
 
         return _told(self.write(job, _key(job, idempotency_key, codec.digest(events)), accept))

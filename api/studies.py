@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from api.decisions.planning import decide
+from api.jobs.admission import refuse_percentages
 from api.jobs.history import History
 from api.records import JobState
 from api.schemas import EstimateRequest, WhatIf, cluster_of
@@ -91,7 +92,9 @@ def _after(request: WhatIf, history: History) -> History:
     _check_alive(request, history.membership)
     for field, change in _changes(request):
         with told_as(dict.fromkeys(("worker", "host", "speed_ratio"), field)):
-            history = history.after(Event(id="whatif", generation=history.generation, **change))
+            event = Event(id="whatif", generation=history.generation, **change)
+            refuse_percentages([event], history)
+            history = history.after(event)
     return history
 
 

@@ -11,8 +11,13 @@ from kintsugi.core.handling import Approval, PlanStatus, Standing
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 
+MOST_TIMES_FASTER = 10.0
+"""Of a worker that changed its speed, than the fastest of the job and the profile's device: beyond it is a percentage."""
+
 MOVES = frozenset({EventKind.WORKER_JOINED, EventKind.WORKER_STAYING})
 """Events that may say that a worker is on another host now."""
+SPEEDS = frozenset({EventKind.STRAGGLER, EventKind.RECOVERED})
+"""Events that say that a worker has another speed now."""
 
 
 def require_going_on(history: History) -> None:
@@ -95,6 +100,22 @@ def refuse_contradictions(events: Sequence[Event], history: History) -> None:
             if event.host != there:
                 message = f"is not where {event.worker} is, which is on {there}; leave it out, or name another worker"
                 raise InvalidInputError(message, field="host", value=event.host)
+
+
+def refuse_percentages(events: Sequence[Event], history: History) -> None:
+    """Require speeds of workers that slow down or recover to be ratios, by what the job's other workers have.
+
+    Raises:
+        InvalidInputError: one is far above them all.
+    """
+    fastest = max(1.0, *(worker.speed_ratio for worker in history.membership.cluster.workers))
+    for event in events:
+        if event.kind in SPEEDS and event.speed_ratio is not None and event.speed_ratio > MOST_TIMES_FASTER * fastest:
+            message = (
+                f"is over {MOST_TIMES_FASTER:g} times the fastest worker's, {fastest:g}: it is a multiple of the speed that the "
+                "profile was measured at, such as 0.7, not percent"
+            )
+            raise InvalidInputError(message, field="speed_ratio", value=event.speed_ratio)
 
 
 def check_report(report: Report, history: History) -> None:

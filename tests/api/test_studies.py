@@ -121,6 +121,7 @@ def test_a_described_job_gets_what_a_stored_one_does(client, asked):
         ({"slow": {"w00": 1e9}}, 422, "slow.w00"),
         ({"slow": {"w77": 0.5}}, 404, "slow.w77"),
         ({"fail": ["w01"], "slow": {"w01": 0.5}}, 422, "slow.w01"),
+        ({"slow": {"w01": 70}}, 422, "slow.w01"),
         ({"fail": ["w00", "w00"]}, 422, "fail[1]"),
         ({"fail": ["w00", "w77"]}, 404, "fail[1]"),
         ({"fail": ["w77"], "settings": {"num_microbatches": 8, "ranges": {"min_dp": 7}}}, 404, "fail[0]"),

@@ -115,7 +115,7 @@ def is_held(pid: int, client: socket.socket) -> bool:
 
 def test_who_reads_nothing_of_what_was_asked_for_holds_no_connection(tmp_path: Path):
     question = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with holding(tmp_path, 0.2) as (process, url), connected(url) as stuck:
+    with holding(tmp_path, 3.0) as (process, url), connected(url) as stuck:
         stuck.sendall(question * 100)  # whose answers are more than the system keeps for anybody
         assert stuck.recv(1) == b"H"
         while is_held(process.pid, stuck):

@@ -4,7 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from tests.api.requests import EVENTS, JOB, REPORTS, event, report, workers_of
+from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report, workers_of
 
 pytestmark = pytest.mark.both_databases
 
@@ -72,6 +72,23 @@ def test_a_worker_that_is_said_to_be_where_it_is_not_is_refused_and_nothing_is_l
     assert client.post(EVENTS, json={"events": [moved, event("c", 0, "w00", host="h02")]}).status_code == 200
     for told, status in ((event("d", 1, "w00", host="h00"), 422), (event("e", 1, "w00", host="h00", incarnation=1), 200)):
         assert client.post(EVENTS, json=told).status_code == status
+
+
+def test_a_speed_in_percent_is_refused_and_stored_as_little_as_any_other_slip(client, job):
+    slow = event("slow", 0, "w00", "straggler", speed_ratio=0.05)
+    assert client.post(EVENTS, json=slow).status_code == 200
+    for kind in ("straggler", "recovered"):
+        refused = client.post(EVENTS, json=event("percent", 1, "w00", kind, speed_ratio=70))
+        assert (refused.status_code, refused.json()["error"]["field"]) == (422, "speed_ratio")
+        assert "such as 0.7, not percent" in refused.json()["detail"]
+    assert [record["event"]["id"] for record in client.get(EVENTS).json()["events"]] == ["slow"]
+    assert client.post(EVENTS, json=event("back", 1, "w00", "straggler", speed_ratio=1.0)).status_code == 200
+
+
+def test_among_fast_workers_a_fast_one_is_credible(client):
+    cluster = {"name": "fast", "workers": [{"id": f"w{n}", "host": f"h{n}", "speed_ratio": 30.0} for n in range(4)]}
+    assert client.post("/v1/jobs", json=new_job(workers=None, workers_per_host=1, cluster=cluster)).status_code == 201
+    assert client.post(EVENTS, json=event("slow", 0, "w0", "straggler", speed_ratio=25.0)).status_code == 200
 
 
 def test_several_failures_at_once_give_one_plan(client, job):
