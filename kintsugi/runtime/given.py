@@ -29,7 +29,7 @@ def gradient_limit(value: float | None) -> None:
         )
 
 
-def optimizer_of(own: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> None:
+def optimizer_of_model(own: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> None:
     """Require that an optimizer updates nothing but what is a model's own: a loss may have parameters, too.
 
     Raises:

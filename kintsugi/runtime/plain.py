@@ -40,7 +40,7 @@ from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
-from kintsugi.runtime.given import optimizer_of
+from kintsugi.runtime.given import optimizer_of_model
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.plain_likeness import (
@@ -151,7 +151,7 @@ class PlainRun:
         """
         with self._together():
             self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
-            optimizer_of(chain(model.parameters(), model.buffers()), optimizer)
+            optimizer_of_model(chain(model.parameters(), model.buffers()), optimizer)
             self._entries()  # what cannot be written is refused before anything is trained
             require_alike(training_traits(model, optimizer, scheduler))
             shapes = {name: [*value.shape] for name, value in tensors_of(model).items()}

@@ -7,7 +7,7 @@ from torch import nn
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.given import function, optimizer_of
+from kintsugi.runtime.given import function, optimizer_of_model
 from kintsugi.runtime.overlay.flat_state import Schedule
 
 
@@ -22,7 +22,7 @@ def require_trainable(
     """
     checks.instance("model", model, nn.Module)
     checks.instance("optimizer", optimizer, torch.optim.Optimizer)
-    optimizer_of(model.parameters(), optimizer)
+    optimizer_of_model(model.parameters(), optimizer)
     checks.instance("schedules", schedules, Sequence, hint="a list of schedules, such as [schedule]")
     for index, schedule in enumerate(schedules):
         if getattr(schedule, "optimizer", optimizer) is not optimizer:
