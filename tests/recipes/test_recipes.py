@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +26,7 @@ from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import ReportStatus
 from planner.quality import Case
 from tests.builders import uniform_profile
+from tests.patience import eventually
 from tests.recipes.pods import api_server, pod
 from tests.services import service
 
@@ -61,11 +61,9 @@ def events(client, job):
 
 def until(condition):
     """What `condition` gives once it is true."""
-    for _ in range(6_000):
-        if found := condition():
-            return found
-        threading.Event().wait(0.01)
-    raise AssertionError("it never came")
+    found = eventually(condition)
+    assert found, "it never came"
+    return found
 
 
 @contextmanager
