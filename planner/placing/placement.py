@@ -258,8 +258,8 @@ class _Assignment:
 
     def _first_spread(self) -> tuple[str, ...] | None:
         """`_spread` where nothing is kept, which is the same in every layout over workers in one order. Kept in `Costs.spreads`."""
-        asked = tuple(self._slots), self._planned, None if self._arrangement.kinds is None else tuple(self._kinds)
-        key = tuple(self._workers), asked
+        kinds = None if self._arrangement.kinds is None else tuple(self._kinds)
+        key = tuple(self._workers), tuple(self._slots), self._planned, kinds
         if key not in self._costs.spreads:
             self._costs.spreads[key] = self._spread()
         return self._costs.spreads[key]
