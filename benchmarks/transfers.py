@@ -33,7 +33,7 @@ from restorer import streams
 from restorer.gloo import GlooGroup
 from restorer.packing import PackedState, StateEntries
 from restorer.reconfigure import migrate
-from restorer.sealing import SEAL_BYTES, Sealer
+from restorer.sealing import Sealer
 from restorer.staging import Staging
 
 ASKED_RATIO = 0.7
@@ -64,7 +64,7 @@ def staging_rates(num_bytes: int, device: torch.device) -> tuple[float, float]:
     chunk = torch.zeros(streams.CHUNK_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def read() -> None:
-        for _ in Sealer(device, streams.MOST_IN_FLIGHT).messages((packed, begin, end) for begin, end in cuts):
+        for _ in Sealer(device, streams.MOST_IN_FLIGHT).sealed((packed, begin, end) for begin, end in cuts):
             pass
 
     def take() -> None:
@@ -172,7 +172,7 @@ def copy_table(sizes: list[int], device: torch.device) -> Table:
             *(Column(key=f"mebibytes_{size // MEBIBYTE}", title=f"{size // MEBIBYTE} MiB", form=".1f") for size in sizes),
         ),
         rows=tuple((name, *values) for name, values in rows.items()),
-        note=f"Medians; one thread. Staged in chunks of {(streams.CHUNK_BYTES + SEAL_BYTES) // MEBIBYTE} MiB.",
+        note=f"Medians; one thread. Staged in chunks of {streams.CHUNK_BYTES // MEBIBYTE} MiB.",
     )
 
 

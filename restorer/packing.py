@@ -54,6 +54,14 @@ class PackedState:
         for flat, piece in self._pieces(begin, into):
             piece.copy_(flat, non_blocking=not is_awaited)
 
+    def in_place(self, begin: int, end: int) -> Tensor | None:
+        """A range as it lies in host memory, where one tensor holds all of it there."""
+        for flat, stop in zip(self._flats, self._ends, strict=True):
+            start = stop - len(flat)
+            if start <= begin and end <= stop and flat.device.type == "cpu":
+                return flat[begin - start : end - start]
+        return None
+
     def write(self, begin: int, chunk: Tensor) -> None:
         """Overwrite the bytes from `begin` on."""
         for flat, piece in self._pieces(begin, chunk):

@@ -1,6 +1,7 @@
-"""Chunks of state, each followed by its checksum, made in a few buffers.
+"""Chunks of state, each with its checksum.
 
-From CUDA devices one chunk is read ahead, on a stream of its own, while the one before it is sealed and sent.
+What one tensor in host memory holds is sealed where it lies; other chunks are made in a few buffers. From CUDA devices one is read
+ahead, on a stream of its own, while the one before it is sealed and sent.
 """
 
 from collections import deque
@@ -14,9 +15,6 @@ from torch import Tensor
 from restorer.buffers import BufferRing
 from restorer.packing import PackedState
 
-SEAL_BYTES = 8
-"""After every chunk: its checksum."""
-
 Chunk = tuple[PackedState, int, int]
 """State, first byte and the one after the last."""
 
@@ -26,26 +24,32 @@ def checksum(content: Tensor) -> int:
     return xxhash.xxh3_64_intdigest(content.numpy().data) >> 1
 
 
-def verified(message: Tensor) -> Tensor | None:
-    """A chunk without its seal; None where it is not what was sealed."""
-    content, seal = message[:-SEAL_BYTES], message[-SEAL_BYTES:]
-    return content if checksum(content) == int.from_bytes(seal.numpy().tobytes(), "little") else None
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A chunk in host memory and its seal."""
+
+    content: Tensor
+    """Shape [bytes], uint8."""
+    seal: Tensor
+    """Shape [1], int64: the content's checksum."""
+
+    def is_whole(self) -> bool:
+        """Whether the content is what was sealed."""
+        return checksum(self.content) == self.seal.item()
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """A chunk that is being copied to host memory."""
 
-    message: Tensor
+    content: Tensor
     is_read: torch.cuda.Event | None
     """Null where it is there already."""
 
-    def sealed(self) -> Tensor:
+    def sealed(self) -> Sealed:
         if self.is_read is not None:
             self.is_read.synchronize()
-        seal = bytearray(checksum(self.message[:-SEAL_BYTES]).to_bytes(SEAL_BYTES, "little"))
-        self.message[-SEAL_BYTES:] = torch.frombuffer(seal, dtype=torch.uint8)
-        return self.message
+        return Sealed(self.content, torch.tensor([checksum(self.content)]))
 
 
 class Sealer:
@@ -56,7 +60,7 @@ class Sealer:
 
         Args:
             device: that the state lies on; chunks from a CUDA device pass through pinned memory.
-            num_held: messages that the caller may still use when it asks for the next one.
+            num_held: chunks that the caller may still use when it asks for the next one.
         """
         self._device = device
         self._stream: torch.cuda.Stream | None = None
@@ -66,8 +70,8 @@ class Sealer:
         self._num_ahead = 0 if self._stream is None else 1
         self._buffers = BufferRing(num_held + self._num_ahead + 1, is_pinned=device.type == "cuda")
 
-    def messages(self, chunks: Iterable[Chunk]) -> Iterator[Tensor]:
-        """Sealed chunks, in order. Each is overwritten once `num_held` later ones were asked for."""
+    def sealed(self, chunks: Iterable[Chunk]) -> Iterator[Sealed]:
+        """The chunks, in order. Each may be overwritten once `num_held` later ones were asked for."""
         readings: deque[_Reading] = deque()
         for chunk in chunks:
             readings.append(self._read(*chunk))
@@ -77,11 +81,12 @@ class Sealer:
             yield reading.sealed()
 
     def _read(self, state: PackedState, begin: int, end: int) -> _Reading:
-        message = self._buffers.next(end - begin + SEAL_BYTES)
-        content = message[:-SEAL_BYTES]
+        if (content := state.in_place(begin, end)) is not None:
+            return _Reading(content, None)
+        content = self._buffers.next(end - begin)
         if self._stream is None:
             state.read(begin, content)
-            return _Reading(message, None)
+            return _Reading(content, None)
         with torch.cuda.stream(self._stream):
             state.read(begin, content, is_awaited=False)
-        return _Reading(message, self._stream.record_event())
+        return _Reading(content, self._stream.record_event())

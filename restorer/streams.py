@@ -23,14 +23,14 @@ from kintsugi.core.errors import CommunicationError
 from restorer.buffers import BufferRing
 from restorer.packing import PackedState
 from restorer.parts import Part
-from restorer.sealing import SEAL_BYTES, Sealer, checksum, verified
+from restorer.sealing import Sealed, Sealer, checksum
 from restorer.staging import ByteRange, Staging, StateKey
 from restorer.transport import HostTransport, Receiving, Sending
 
-CHUNK_BYTES = 4 * 2**20 - SEAL_BYTES
+CHUNK_BYTES = 4 * 2**20
 """Small enough to be read and sealed, or verified and taken in, before it has left a processor's cache.
 
-With its seal no more than a power of two, for torch rounds pinned memory up to the next one.
+A power of two, for torch rounds pinned memory up to the next one.
 """
 MOST_IN_FLIGHT = 4
 """Chunks under way in a stream. Each end holds their memory, and a source that of two more."""
@@ -97,10 +97,10 @@ def send_parts(parts: Sequence[Part], state: Sequence[PackedState], device: torc
     sealer = Sealer(device, MOST_IN_FLIGHT)
     while order := target.hear():
         in_flight: deque[Sending] = deque()
-        for message in sealer.messages((state[index], begin, end) for index, begin, end in order):
-            if len(in_flight) == MOST_IN_FLIGHT:
+        for chunk in sealer.sealed((state[index], begin, end) for index, begin, end in order):
+            while len(in_flight) >= 2 * MOST_IN_FLIGHT:
                 in_flight.popleft().wait()
-            in_flight.append(target.send(message))
+            in_flight += target.send(chunk.content), target.send(chunk.seal)
         for sending in in_flight:
             sending.wait()
 
@@ -160,13 +160,14 @@ def chunks(begin: int, end: int) -> list[ByteRange]:
 def _receive(order: Order, source: _Conversation, buffers: BufferRing, take: Callable[[int, int, Tensor], None]) -> None:
     """Receive the chunks of an order; those that are not damaged are taken, by part, first byte and content."""
     following = iter(order)
-    in_flight: deque[tuple[tuple[int, int, int], Receiving]] = deque()
+    in_flight: deque[tuple[tuple[int, int, int], Receiving, Receiving]] = deque()
     while True:
         while len(in_flight) < MOST_IN_FLIGHT and (chunk := next(following, None)) is not None:
-            in_flight.append((chunk, source.receive(buffers.next(chunk[2] - chunk[1] + SEAL_BYTES))))
+            content = source.receive(buffers.next(chunk[2] - chunk[1]))
+            in_flight.append((chunk, content, source.receive(torch.empty(1, dtype=torch.int64))))
         if not in_flight:
             return
-        (index, begin, _), receiving = in_flight.popleft()
-        content = verified(receiving.wait())
-        if content is not None:
-            take(index, begin, content)
+        (index, begin, _), content, seal = in_flight.popleft()
+        arrived = Sealed(content.wait(), seal.wait())
+        if arrived.is_whole():
+            take(index, begin, arrived.content)

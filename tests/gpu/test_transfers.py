@@ -6,7 +6,7 @@ import torch
 from kintsugi.core.decision import StateKind
 from restorer import streams
 from restorer.packing import PackedState
-from restorer.sealing import Sealer, verified
+from restorer.sealing import Sealer
 from restorer.staging import Staging
 from tests.gpu.devices import DEVICE, needs_cuda
 
@@ -27,12 +27,11 @@ def test_state_arrives_bit_for_bit_and_lies_where_it_is_used(num_held):
     turn = staging.begin(0, {KEY})
     assert staging.describe(turn, KEY, packed.header, "source") == packed.num_bytes
     cuts = streams.chunks(0, packed.num_bytes)
-    messages = Sealer(torch.device(DEVICE), num_held).messages((packed, begin, end) for begin, end in cuts)
-    for (begin, _), message in zip(cuts, messages, strict=True):
-        assert message.is_pinned()
-        content = verified(message)
-        assert content is not None
-        staging.take(turn, KEY, begin, content)
+    chunks = Sealer(torch.device(DEVICE), num_held).sealed((packed, begin, end) for begin, end in cuts)
+    for (begin, _), chunk in zip(cuts, chunks, strict=True):
+        assert chunk.content.is_pinned()
+        assert chunk.is_whole()
+        staging.take(turn, KEY, begin, chunk.content)
     arrived = staging.arrived()[KEY]
     assert arrived["b", "lr"] == 0.1
     for name in ("a", "b"):

@@ -51,7 +51,7 @@ def test_who_has_no_part_does_nothing():
 
 
 FIRST_CHUNK_TAG = 7
-"""After the two messages with the headers; those of a source have odd tags."""
+"""After the two messages with the headers; those of a source have odd tags, and every chunk's seal follows it."""
 
 
 @pytest.fixture(name="small_chunks")
@@ -59,7 +59,7 @@ def of_sixteen_bytes(monkeypatch):
     monkeypatch.setattr(streams, "CHUNK_BYTES", 16)
 
 
-@pytest.mark.parametrize("tag", [FIRST_CHUNK_TAG, FIRST_CHUNK_TAG + 8])
+@pytest.mark.parametrize("tag", [FIRST_CHUNK_TAG, FIRST_CHUNK_TAG + 2, FIRST_CHUNK_TAG + 8])
 @pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.usefixtures("small_chunks")
 def test_a_damaged_chunk_alone_is_sent_again(tag, place):
@@ -71,8 +71,8 @@ def test_a_damaged_chunk_alone_is_sent_again(tag, place):
     wire, stagings = Wire(damage=damage), defaultdict(Staging)
     outcomes = one_attempt(Migration(transfers=(transfer("s0", 1),)), {"s0": state_of(VALUES)}, wire, stagings)
     assert_same_bits(VALUES, outcomes["t"][0, StateKind.PARAMETER])
-    chunks = [size for (source, _, number), size in wire.sent if source == "s0" and number >= FIRST_CHUNK_TAG]
-    assert chunks == [16 + 8] * (NUM_BYTES // 16 + 1)
+    sizes = [size for (source, _, number), size in wire.sent if source == "s0" and number >= FIRST_CHUNK_TAG]
+    assert sizes == [16, 1] * (NUM_BYTES // 16 + 1)
     assert stagings["t"].num_arrived_bytes == NUM_BYTES
 
 
@@ -106,10 +106,10 @@ def test_few_chunks_are_in_flight(monkeypatch):
         wire,
         defaultdict(Staging),
     )
-    assert wire.most_waiting["s0", "t"] == wire.most_waiting["s1", "t"] == 3
+    assert wire.most_waiting["s0", "t"] == wire.most_waiting["s1", "t"] == 2 * 3, "chunks, and their seals"
 
 
-@given(st.lists(st.integers(1, 14), min_size=1, max_size=3), st.integers(1, 3))
+@given(st.lists(st.integers(1, 26), min_size=1, max_size=3), st.integers(1, 3))
 @settings(deadline=None, max_examples=40)
 def test_what_arrived_before_a_source_died_is_not_fetched_again(deaths, num_sources):
     """Every attempt loses a source after some messages; the last one, from other holders, brings what is missing."""
@@ -133,7 +133,7 @@ def test_what_arrived_before_a_source_died_is_not_fetched_again(deaths, num_sour
 def test_only_bytes_of_the_same_version_are_kept(version, fetched):
     stagings = defaultdict(Staging)
     old = {("p", "k"): torch.zeros(40)} if version != 7 else VALUES
-    wire = Wire(breaks_at=lambda key: key[0] == "s0" and key[2] == FIRST_CHUNK_TAG + 6)
+    wire = Wire(breaks_at=lambda key: key[0] == "s0" and key[2] == FIRST_CHUNK_TAG + 3 * 4)
     one_attempt(Migration(transfers=(transfer("s0", 1),)), {"s0": state_of(old)}, wire, stagings, version=7)
     assert stagings["t"].num_arrived_bytes == 48
     outcomes = one_attempt(Migration(transfers=(transfer("s1", 1),)), {"s1": state_of(VALUES)}, Wire(), stagings, version=version)

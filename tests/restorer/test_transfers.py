@@ -74,7 +74,7 @@ def test_a_source_that_is_killed_in_the_middle_is_replaced_without_starting_over
         crew.build("one")
         crew.begin(
             {
-                "s0": (take_part, (("s0", "s1"), 2 + NUM_CHUNKS // 4)),
+                "s0": (take_part, (("s0", "s1"), 2 + 2 * (NUM_CHUNKS // 4))),
                 "s1": (take_part, (("s0", "s1"),)),
                 "t": (take_part, (("s0", "s1"),)),
             }
