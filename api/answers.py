@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from api.records import Told
+from api.records import StandingDecision
 from api.storage.wording import Detail
 from kintsugi.core import codec
 
@@ -11,9 +11,9 @@ TOLD_ANSWERS = 64
 
 
 @lru_cache(TOLD_ANSWERS)
-def answer_body(job: str, told: Told, detail: Detail) -> bytes:
+def answer_body(job: str, standing_decision: StandingDecision, detail: Detail) -> bytes:
     """A stored decision as an `Answer` in JSON."""
-    decision, standing = told.decision, told.standing
+    decision, standing = standing_decision.decision, standing_decision.standing
     head = codec.dumps(
         {
             "decided_at": decision.decided_at,

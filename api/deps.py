@@ -16,7 +16,7 @@ from api.deadlines import Deadlines
 from api.http.bodies import refuses
 from api.metrics import Metrics
 from api.overlay.desk import OverlayDesk
-from api.records import Told
+from api.records import StandingDecision
 from api.service import Service
 from api.settings import Settings
 from api.storage.wording import Detail
@@ -176,18 +176,18 @@ def reply(value: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str
     return Response(codec.dumps(value), status, headers, "application/json")
 
 
-def answer(job: str, told: Told, detail: Detail) -> Response:
+def answer(job: str, found: StandingDecision, detail: Detail) -> Response:
     """A stored decision as an `Answer`, its JSON put together from what lies in the database."""
-    body = answer_body(job, told, detail)
-    return Response(body, HTTPStatus.OK, {"ETag": etag(told)}, "application/json")
+    body = answer_body(job, found, detail)
+    return Response(body, HTTPStatus.OK, {"ETag": etag(found)}, "application/json")
 
 
-def etag(told: Told) -> str:
+def etag(found: StandingDecision) -> str:
     """The entity tag of a plan: which one it is, and the log entry since which it stands otherwise than when it was decided.
 
     The moment tells it from one that had its generation before the database was set back.
     """
-    decision, standing = told.decision, told.standing
+    decision, standing = found.decision, found.standing
     named = f"{decision.generation}@{decision.decided_at}"
     if standing.number == decision.number:
         return f'"{named}"'

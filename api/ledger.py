@@ -92,7 +92,7 @@ class Ledger(Records):
         for _ in range(ATTEMPTS):
             with self.store.looking():
                 state = self.state(job)
-                told = self._told_before(key) or accept(state)
+                told = self._remembered(key) or accept(state)
             if isinstance(told, Entry):
                 return told
             try:
@@ -134,7 +134,7 @@ class Ledger(Records):
             return ()
         return (Expiry(kind=deadline.kind, generation=deadline.generation),)
 
-    def _told_before(self, key: WriteKey | None) -> Entry | None:
+    def _remembered(self, key: WriteKey | None) -> Entry | None:
         remembered = self.store.remembered(key)
         return None if remembered is None else self.store.entry(*remembered)
 

@@ -16,10 +16,10 @@ def contingency_page(records: Records, job: str, cursor: str | None, limit: int)
     cursors = Cursors("contingencies", job)
     generation = records.state(job).history.generation + 1
     found = records.store.shelf.page(job, generation, after=cursors.text(cursor), limit=limit + 1)
-    told = ",".join(_told(fingerprint, wording) for fingerprint, wording in found[:limit])
+    documents = ",".join(_document(fingerprint, wording) for fingerprint, wording in found[:limit])
     following = cursors.after(found[limit - 1][0]) if len(found) > limit else None
-    return f'{{"contingencies":[{told}],"generation":{generation},"next_cursor":{codec.dumps(following)}}}'.encode()
+    return f'{{"contingencies":[{documents}],"generation":{generation},"next_cursor":{codec.dumps(following)}}}'.encode()
 
 
-def _told(fingerprint: str, wording: Wording) -> str:
+def _document(fingerprint: str, wording: Wording) -> str:
     return f'{{"decision":{wording.text(Detail.BRIEF)},"fingerprint":"{fingerprint}"}}'

@@ -45,7 +45,7 @@ class JobState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StandingDecision:
     """A decision, and how its plan stands."""
 
     decision: StoredDecision
@@ -53,7 +53,7 @@ class Told:
     status_at_first: PlanStatus
     """What a plan of this job is when it is decided."""
 
-    def to(self, entry: Entry) -> "Told":
+    def to(self, entry: Entry) -> "StandingDecision":
         """The same as it was told first, where `entry` led to the decision: who repeats a question gets the same answer."""
         decision = self.decision
         if entry.number > decision.number:
@@ -123,21 +123,21 @@ class Records:
             return self._decision_at(job, generation)
         return self.store.decision(job, self.state(job).history.lifecycle.current)
 
-    def told(self, job: str, generation: int | None = None) -> Told:
+    def standing_decision(self, job: str, generation: int | None = None) -> StandingDecision:
         """The decision of a generation, by default the one whose plan is to go on with, and how its plan stands.
 
         Raises:
             NotFoundError: there is no such job or generation.
         """
         lifecycle = self.state(job).history.lifecycle
-        return _told(self.store.decision(job, lifecycle.current if generation is None else generation), lifecycle)
+        return _standing_decision(self.store.decision(job, lifecycle.current if generation is None else generation), lifecycle)
 
-    def kept(self, job: str, generation: int) -> Told | None:
+    def kept(self, job: str, generation: int) -> StandingDecision | None:
         """The decision of a generation and how its plan stood when this process looked last, if it did."""
         history, decision = self.kept_history(job), self.store.kept_decision(job, generation)
         if history is None or decision is None or history.generation < generation:
             return None
-        return _told(decision, history.lifecycle)
+        return _standing_decision(decision, history.lifecycle)
 
     def known_state(self, job: str) -> JobState | None:
         """The job as this process saw it last, if it did; other processes may have written since."""
@@ -300,6 +300,6 @@ def _first_history(store: Store, job: StoredJob) -> History:
     return History(membership=Membership.of(store.document(Cluster, job.cluster)), lifecycle=lifecycle)
 
 
-def _told(decision: StoredDecision, lifecycle: Lifecycle) -> Told:
+def _standing_decision(decision: StoredDecision, lifecycle: Lifecycle) -> StandingDecision:
     standing = lifecycle.standing(decision.generation)
-    return Told(decision=decision, standing=standing, status_at_first=lifecycle.first_status)
+    return StandingDecision(decision=decision, standing=standing, status_at_first=lifecycle.first_status)

@@ -97,7 +97,7 @@ class Service(Ledger):
             refuse_percentages(new, state.history)
             return new or max(seen.values(), key=lambda entry: entry.number)
 
-        return _told(self.write(job, _key(job, idempotency_key, codec.digest(events)), accept))
+        return _accepted(self.write(job, _key(job, idempotency_key, codec.digest(events)), accept))
 
     def post_report(self, job: str, report: Report, idempotency_key: str | None = None) -> Entry:
         """The log entry of a report, durable.
@@ -116,7 +116,7 @@ class Service(Ledger):
                 check_measured(report.measured, state.history.membership.cluster, len(state.profile.layers))
             return (report,)
 
-        return _told(self.write(job, _key(job, idempotency_key, codec.digest(report)), accept))
+        return _accepted(self.write(job, _key(job, idempotency_key, codec.digest(report)), accept))
 
     def post_approval(self, job: str, approval: Approval, idempotency_key: str | None = None) -> Entry:
         """The log entry of an approval, durable; what somebody said already is not logged again.
@@ -134,7 +134,7 @@ class Service(Ledger):
                 require_going_on(state.history)
             return (approval,) if said is None else said
 
-        return _told(self.write(job, _key(job, idempotency_key, codec.digest(approval)), accept))
+        return _accepted(self.write(job, _key(job, idempotency_key, codec.digest(approval)), accept))
 
     def post_ending(self, job: str, ending: Ending, idempotency_key: str | None = None) -> Entry:
         """The log entry of a job's end, durable; what somebody said already is not logged again.
@@ -148,7 +148,7 @@ class Service(Ledger):
             said = check_ending(ending, state.history)
             return (ending,) if said is None else self.store.entry(job, said.number)
 
-        return _told(self.write(job, _key(job, idempotency_key, codec.digest(ending)), accept))
+        return _accepted(self.write(job, _key(job, idempotency_key, codec.digest(ending)), accept))
 
     def answered(self, job: str, entry: Entry) -> Entry | None:
         """The entry at which it was decided about `entry`; None where it waits still.
@@ -157,7 +157,7 @@ class Service(Ledger):
             KintsugiError: what stands in the place of the decision.
         """
         answering = self.answering(job, entry)
-        return None if answering is None else _told(answering)
+        return None if answering is None else _accepted(answering)
 
     def kept_answer(self, job: str, entry: Entry) -> Entry | None:
         """The same, as far as this process remembers it; None says nothing.
@@ -166,7 +166,7 @@ class Service(Ledger):
             KintsugiError: what stands in the place of the decision.
         """
         answering = self.kept_answering(job, entry)
-        return None if answering is None else _told(answering)
+        return None if answering is None else _accepted(answering)
 
     def _said(self, job: str, generation: int) -> list[Entry]:
         latest = self.store.latest_generations([job]).get(job, -1)
@@ -213,7 +213,7 @@ def _key(scope: str, key: str | None, digest: str) -> WriteKey | None:
     return None if own is None else WriteKey(scope=scope, key=own, request_digest=digest)
 
 
-def _told(entry: Entry | None) -> Entry:
+def _accepted(entry: Entry | None) -> Entry:
     assert entry is not None
     if entry.problem is not None:
         raise error_from(entry.problem)

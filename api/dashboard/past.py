@@ -79,7 +79,7 @@ class Past:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Course:
     """What reports say about one generation."""
 
     has_run: bool = False
@@ -115,17 +115,17 @@ class _Log:
     began: Lifecycle
     """How the first plan stood at first."""
 
-    def told(self) -> Mapping[int, _Told]:
+    def courses(self) -> Mapping[int, _Course]:
         """What it says about each generation."""
-        told: dict[int, _Told] = defaultdict(_Told)
+        courses: dict[int, _Course] = defaultdict(_Course)
         for generation in {self.began.applied, self.lifecycle.applied}:
-            told[generation].has_run = True
+            courses[generation].has_run = True
         for entry in self.entries:
             if isinstance(entry.content, Report):
-                told[entry.content.generation].hear(entry.content)
+                courses[entry.content.generation].hear(entry.content)
             elif (verdict := verdict_at(entry, self.lifecycle.handling)) is not None:
-                told[verdict.generation].judge(verdict)
-        return told
+                courses[verdict.generation].judge(verdict)
+        return courses
 
 
 def past_of(records: Records, job: str, below: int | None = None) -> Past:
@@ -150,25 +150,25 @@ def past_of(records: Records, job: str, below: int | None = None) -> Past:
 
 
 def _chapters(facts: Sequence[Facts], log: _Log, first: int) -> list[Chapter]:
-    told = log.told()
+    courses = log.courses()
     causes = {later.generation: _between(log.entries, earlier.number, later.number) for earlier, later in pairwise(facts)}
     shown = [each for each in facts if each.generation >= first]
-    return [_chapter(each, causes.get(each.generation, ()), told[each.generation], log) for each in shown]
+    return [_chapter(each, causes.get(each.generation, ()), courses[each.generation], log) for each in shown]
 
 
 def _between(entries: Sequence[Entry], above: int, last: int) -> tuple[Event, ...]:
     return tuple(e.content for e in entries if above < e.number <= last and isinstance(e.content, Event))
 
 
-def _chapter(facts: Facts, events: tuple[Event, ...], told: _Told, log: _Log) -> Chapter:
+def _chapter(facts: Facts, events: tuple[Event, ...], course: _Course, log: _Log) -> Chapter:
     return Chapter(
         facts=facts,
         events=events,
         standing=log.lifecycle.standing(facts.generation),
-        verdict=told.verdict,
-        has_run=told.has_run or (False if facts.number >= log.start else None),
-        measured_seconds=told.measured_seconds,
-        phases=_phases(told.phase_seconds),
+        verdict=course.verdict,
+        has_run=course.has_run or (False if facts.number >= log.start else None),
+        measured_seconds=course.measured_seconds,
+        phases=_phases(course.phase_seconds),
     )
 
 

@@ -27,7 +27,7 @@ def require_going_on(history: History) -> None:
         ConflictError: it has.
     """
     if history.ended is not None:
-        message = f"has ended ({_told(history.ended)}): nothing more happens in it; create another job"
+        message = f"has ended ({_described(history.ended)}): nothing more happens in it; create another job"
         raise ConflictError(message, field="job")
 
 
@@ -38,12 +38,12 @@ def check_ending(ending: Ending, history: History) -> EndingRecord | None:
         ConflictError: the job ended otherwise.
     """
     if history.ended is not None and history.ended.ending.outcome is not ending.outcome:
-        message = f"is not how the job ended: {_told(history.ended)}; that stays"
+        message = f"is not how the job ended: {_described(history.ended)}; that stays"
         raise ConflictError(message, field="outcome", value=ending.outcome.value)
     return history.ended
 
 
-def _told(ended: EndingRecord) -> str:
+def _described(ended: EndingRecord) -> str:
     return f"{ended.ending.outcome.value}, {ended.received_at}"
 
 

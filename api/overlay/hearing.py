@@ -76,7 +76,7 @@ class Hearing:
         told = {worker: sign.heartbeat.synchronization_seconds for worker, sign in self.signs.items()}
         return {worker: seconds for worker, seconds in told.items() if seconds is not None}
 
-    def told(self) -> OverlaySigns:
+    def as_signs(self) -> OverlaySigns:
         """What was heard of everybody, in the overlay's order."""
         return OverlaySigns(signs=tuple(self.signs[one.id] for one in self.overlay.workers if one.id in self.signs))
 

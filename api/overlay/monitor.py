@@ -58,7 +58,7 @@ class Monitor(Patrol[Hearing]):
     def signs(self, job: str) -> OverlaySigns:
         """What was heard of an overlay's workers."""
         hearing = self._heard.get(job)
-        return OverlaySigns(signs=()) if hearing is None else hearing.told()
+        return OverlaySigns(signs=()) if hearing is None else hearing.as_signs()
 
     def synchronization_seconds(self, job: str) -> dict[str, float]:
         """What was heard of an overlay's all-reduces, by worker."""

@@ -79,8 +79,8 @@ async def post_events(
     if answered is None:
         return _pending(desk, job, entry)
     kept = desk.service.kept(job, answered.generation)  # as a rule it was decided just now: no thread is needed to find it
-    told = kept if kept is not None else await desk.read(desk.service.told, job, answered.generation)
-    return answer(job, told.to(answered), detail)
+    found = kept if kept is not None else await desk.read(desk.service.standing_decision, job, answered.generation)
+    return answer(job, found.to(answered), detail)
 
 
 @router.get("", responses=tells(EventPage) | READ_PROBLEMS)
@@ -95,7 +95,7 @@ async def list_events(
     limit: Limit = 100,
 ) -> Response:
     """Events of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
-    return await LISTING.told(desk, request, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)
+    return await LISTING.answer(desk, request, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)
 
 
 async def _waited(desk: Desk, request: Request, job: str, longest: float | None) -> bool:

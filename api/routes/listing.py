@@ -22,7 +22,7 @@ class Listing:
     last: Callable[[Sequence[Entry]], EventPage | ReportPage]
     """From entries to a page that nothing follows yet."""
 
-    async def told(
+    async def answer(
         self, desk: Desk, request: Request, job: str, *, cursor: str | None, after: int | None, wait_seconds: float, limit: int
     ) -> Response:
         """What is there; behind `after`, where that is nothing, as soon as there is something, or nothing after `wait_seconds`.

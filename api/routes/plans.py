@@ -18,7 +18,7 @@ from api.deps import (
     etag,
 )
 from api.http.bodies import tells
-from api.records import Told
+from api.records import StandingDecision
 from api.storage.wording import Detail
 from api.waiting.presence import while_there
 from kintsugi.core.messages import Answer
@@ -52,23 +52,23 @@ async def get_plan(
     A plan that waits for approval is not among them: `/plans/{generation}` shows it.
     """
     desk.check_wait(wait_seconds)
-    told = await desk.read(desk.service.told, job)
-    if after_generation is not None and told.decision.generation <= after_generation and wait_seconds > 0:
-        told = await _awaited(desk, request, job, after_generation, wait_seconds)
-    if after_generation is not None and told.decision.generation <= after_generation:
-        return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(told)})
-    return answer(job, told, detail)
+    found = await desk.read(desk.service.standing_decision, job)
+    if after_generation is not None and found.decision.generation <= after_generation and wait_seconds > 0:
+        found = await _awaited(desk, request, job, after_generation, wait_seconds)
+    if after_generation is not None and found.decision.generation <= after_generation:
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(found)})
+    return answer(job, found, detail)
 
 
 @router.get("/plans/{generation}", responses=tells(Answer) | READ_PROBLEMS)
 async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep, detail: DetailQuery = Detail.FULL) -> Response:
     """The decision of one generation, which never changes, and how its plan stands now."""
-    return answer(job, await desk.read(desk.service.told, job, generation), detail)
+    return answer(job, await desk.read(desk.service.standing_decision, job, generation), detail)
 
 
-async def _awaited(desk: Desk, request: Request, job: str, above: int, seconds: float) -> Told:
+async def _awaited(desk: Desk, request: Request, job: str, above: int, seconds: float) -> StandingDecision:
     generation = above
     with desk.access.places.one(), desk.metrics.waiting.track_inprogress(), while_there(request):
         generation = await desk.watch.wait(job, above, seconds)
     kept = desk.service.kept(job, generation)  # a thousand may wake at once: none takes a thread for it
-    return kept if kept is not None else await desk.read(desk.service.told, job)
+    return kept if kept is not None else await desk.read(desk.service.standing_decision, job)

@@ -48,4 +48,4 @@ async def list_reports(
     limit: Limit = 100,
 ) -> Response:
     """Reports of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
-    return await LISTING.told(desk, request, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)
+    return await LISTING.answer(desk, request, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)

@@ -64,12 +64,12 @@ class GroupCommit:
                     self._commit([ticket])
                 return
             for ticket in group:
-                ticket.error = _told(error)
+                ticket.error = _shared_failure(error)
         for ticket in group:
             ticket.is_done = True
 
 
-def _told(error: BaseException) -> BaseException:
+def _shared_failure(error: BaseException) -> BaseException:
     """The failure as one of those who shared the transaction hears of it: an exception belongs to one thread."""
     if not isinstance(error, KintsugiError):
         return UnavailableError(f"the transaction failed: {type(error).__name__}: {error}", field=DATABASE_FIELD)

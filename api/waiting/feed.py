@@ -7,7 +7,7 @@ from sqlalchemy import Row
 
 from api.jobs.history import Entry, standing_at
 from api.jobs.lifecycle import Lifecycle
-from api.records import Told
+from api.records import StandingDecision
 from api.storage.continuity import Mark, moved
 from api.storage.legible import IllegibleError
 from api.storage.positions import POSITIONED_FROM, last_position
@@ -24,7 +24,7 @@ class Line:
     number: int
     """In what is listened to: the entry's number in its job's log, or its position in the logs of all jobs."""
     entry: Entry
-    plan: Told | None
+    plan: StandingDecision | None
     """What the entry led to itself, or let count, or refused, or stopped waiting for, if anything; as the plan stood then."""
 
     @property
@@ -122,7 +122,7 @@ class Feed:
     def _line(self, job: str, number: int, entry: Entry) -> Line:
         return Line(job=job, number=number, entry=entry, plan=self._plan(job, entry))
 
-    def _plan(self, job: str, entry: Entry) -> Told | None:
+    def _plan(self, job: str, entry: Entry) -> StandingDecision | None:
         is_told = entry.decided or isinstance(entry.content, Approval | Expiry)
         stored = self._store.job(job) if is_told else None
         if stored is None:
@@ -132,4 +132,4 @@ class Feed:
         if standing is None:
             return None
         first = Lifecycle(handling=handling).first_status
-        return Told(decision=self._store.decision(job, standing.generation), standing=standing, status_at_first=first)
+        return StandingDecision(decision=self._store.decision(job, standing.generation), standing=standing, status_at_first=first)

@@ -20,11 +20,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
 from kintsugi.core.cluster import worker_name
+from kintsugi.runtime.ring.callbacks import Callbacks
 from kintsugi.runtime.ring.connection import Address
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.node import RingNode
-from kintsugi.runtime.ring.told import Told
 
 WAIT_SECONDS = 60.0
 SETTLE_SECONDS = 0.5
@@ -179,8 +179,8 @@ def _ring_member(
             found.close()
     for connection in others:
         connection.close()
-    told = Told(on_agreement=lambda agreement: pipe.send((agreement.members, time.monotonic())))
-    with RingNode(name, Agreement(0, tuple(addresses)), listening[name], addresses, told, committed_step=0) as node:
+    callbacks = Callbacks(on_agreement=lambda agreement: pipe.send((agreement.members, time.monotonic())))
+    with RingNode(name, Agreement(0, tuple(addresses)), listening[name], addresses, callbacks, committed_step=0) as node:
         node.start()
         pipe.send((name, time.monotonic()))
         pipe.poll(WAIT_SECONDS)

@@ -50,7 +50,7 @@ class Result:
         return bool(self.illegal) or Verdict.WORSE in self.verdicts.values()
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The verdict on the whole case, in a word."""
         if self.illegal:
             return "illegal"
@@ -112,12 +112,12 @@ def _cases(folder: Path, patterns: Sequence[str]) -> dict[str, Case]:
 
 
 def _named(path: Path) -> Case:
-    with _told_of(path.stem):
+    with _errors_name(path.stem):
         return codec.load(Case, path)
 
 
 @contextmanager
-def _told_of(case: str) -> Iterator[None]:
+def _errors_name(case: str) -> Iterator[None]:
     """Has errors in what a case says name it."""
     try:
         yield
@@ -144,7 +144,7 @@ def _baseline(folder: Path, *, is_needed: bool) -> Baseline:
 
 def _result(name: str, case: Case, before: Figures | None, folder: Path) -> Result:
     try:
-        with _told_of(name):
+        with _errors_name(name):
             decision, illegal = decide(case, folder)
     except InfeasibleError as error:
         return Result(name=name, before=before, after=None, illegal=(f"no plan: {error}",))
@@ -169,14 +169,14 @@ def _print(results: Sequence[Result], format: Format) -> None:  # noqa: A002
         print_json(_document(results))
         return
     console = terminal(width_of_files=WIDTH_OF_FILES)
-    changed = [result for result in results if result.told != Verdict.SAME.value]
+    changed = [result for result in results if result.summary != Verdict.SAME.value]
     if changed:
         console.print(_table(changed))
     console.print(_summary(results))
 
 
 def _document(results: Sequence[Result]) -> dict[str, Any]:
-    cases = [{"verdict": result.told, "is_loss": result.is_loss, **codec.encode(result)} for result in results]
+    cases = [{"verdict": result.summary, "is_loss": result.is_loss, **codec.encode(result)} for result in results]
     return {"passed": not any(result.is_loss for result in results), "cases": cases}
 
 
@@ -202,6 +202,6 @@ def _change(before: float, after: float) -> str:
 
 
 def _summary(results: Sequence[Result]) -> str:
-    told = [result.told for result in results]
+    told = [result.summary for result in results]
     counts = [f"{told.count(word)} {word}" for word in ("illegal", "worse", "traded", "better", "new", "same") if word in told]
     return f"{len(results)} cases: {', '.join(counts)}"

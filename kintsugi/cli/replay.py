@@ -115,10 +115,10 @@ def _tracked(one: Replay | OverlayReplay) -> Iterable[Replayed]:
 
 def _document(found: Found) -> dict[str, Any]:
     jobs = [
-        _told_of(job, entries) | {"num_decisions": sum(entry.policy is not None for entry in entries)}
+        _json_of(job, entries) | {"num_decisions": sum(entry.policy is not None for entry in entries)}
         for job, entries in found.jobs.items()
     ]
-    overlays = [_told_of(job, entries) for job, entries in found.overlays.items()]
+    overlays = [_json_of(job, entries) for job, entries in found.overlays.items()]
     return {
         "planner_version": __version__,
         "is_same": found.is_same,
@@ -128,7 +128,7 @@ def _document(found: Found) -> dict[str, Any]:
     }
 
 
-def _told_of(job: str, entries: Sequence[Replayed]) -> dict[str, Any]:
+def _json_of(job: str, entries: Sequence[Replayed]) -> dict[str, Any]:
     return {
         "job": job,
         "is_same": not any(entry.differences for entry in entries),
@@ -171,10 +171,10 @@ def _table(title: str, entries: Sequence[Replayed]) -> Table:
 
 def _print_differences(console: Console, where: str, found: Sequence[Difference]) -> None:
     for difference in found[:MOST_SHOWN]:
-        console.print(styled("red", f"{where}: {_told(difference)}"))
+        console.print(styled("red", f"{where}: {_described(difference)}"))
     if len(found) > MOST_SHOWN:
         console.print(f"{where}: and {len(found) - MOST_SHOWN} more fields")
 
 
-def _told(difference: Difference) -> str:
+def _described(difference: Difference) -> str:
     return f"{difference.field} is stored as {difference.stored!r}, replayed as {difference.replayed!r}"

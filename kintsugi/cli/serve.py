@@ -191,7 +191,7 @@ def _check_database(settings: Settings) -> None:
 
 def _bound(settings: Settings) -> socket.socket:
     """A socket that has its address, and names its protocol: only then does asyncio send answers without waiting (TCP_NODELAY)."""
-    with ExitStack() as failed, _told_of(settings):
+    with ExitStack() as failed, _errors_name_address(settings):
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         bound = failed.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -202,12 +202,12 @@ def _bound(settings: Settings) -> socket.socket:
 
 def _listen(bound: socket.socket, settings: Settings) -> None:
     """Let clients connect: none does to a service that does not start."""
-    with _told_of(settings):
+    with _errors_name_address(settings):
         bound.listen(BACKLOG)
 
 
 @contextmanager
-def _told_of(settings: Settings) -> Iterator[None]:
+def _errors_name_address(settings: Settings) -> Iterator[None]:
     """Has an error say where the service was to listen."""
     try:
         yield

@@ -105,7 +105,7 @@ class Connection:
             method, path, params=_given(parameters), content=content, headers=headers, extensions={"trace": self._note}
         )
         for attempt in self.attempts():
-            with attempt, _told(self._address), self.in_time(wait_seconds) as timeout:
+            with attempt, _absence_named(self._address), self.in_time(wait_seconds) as timeout:
                 request.extensions["timeout"] = timeout.as_dict()
                 with closing(self._http.send(request, stream=True)) as begun:
                     response = whole(begun, self._address)
@@ -125,7 +125,7 @@ class Connection:
         """
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
         with (
-            _told(self._address),
+            _absence_named(self._address),
             self._http.sse(
                 path,
                 params=_given(parameters),
@@ -270,7 +270,7 @@ def trusted(ca_file: str | None) -> ssl.SSLContext | bool:
 
 
 @contextmanager
-def _told(address: str) -> Iterator[None]:
+def _absence_named(address: str) -> Iterator[None]:
     """Tells a broken or missing connection as the service's absence."""
     try:
         yield

@@ -27,7 +27,7 @@ class OverlayCalls:
             NotFoundError: a worker that is named is not in the overlay.
             ReconfigurationError: a worker would join others that speak another version of the protocol.
         """
-        return self._told(Overlay, path_of(job, OVERLAY, "events"), event)
+        return self._posted(Overlay, path_of(job, OVERLAY, "events"), event)
 
     def overlay(self, job: str, *, after_generation: int | None = None, wait_seconds: float = 0.0, term: int = 0) -> Overlay | None:
         """The present overlay; with `after_generation` once it is newer, None where none came within `wait_seconds`.
@@ -44,7 +44,7 @@ class OverlayCalls:
 
     def overlay_heartbeat(self, job: str, heartbeat: OverlayHeartbeat) -> OverlayHeartbeatAnswer:
         """Tell that a worker lives; the answer tells of newer overlays."""
-        return self._told(OverlayHeartbeatAnswer, path_of(job, OVERLAY, "heartbeats"), heartbeat)
+        return self._posted(OverlayHeartbeatAnswer, path_of(job, OVERLAY, "heartbeats"), heartbeat)
 
     def overlay_signs(self, job: str) -> OverlaySigns:
         """What was heard of each worker last."""
@@ -56,5 +56,5 @@ class OverlayCalls:
         path = path_of(job, OVERLAY, "log")
         return self._connection.send("GET", path, answer_of(OverlayLog), parameters=parameters, wait_seconds=wait_seconds)
 
-    def _told(self, kind: type[T], path: str, body: OverlayEvent | OverlayHeartbeat) -> T:
+    def _posted(self, kind: type[T], path: str, body: OverlayEvent | OverlayHeartbeat) -> T:
         return self._connection.send("POST", path, answer_of(kind), content=codec.dumps(body))

@@ -105,7 +105,7 @@ def address(field: str, value: str) -> None:
     """Require `host:port` at which others can call."""
     message = f"must be host:port, with a port from 1 to {HIGHEST_PORT}, as the others call it"
     if not isinstance(value, str):
-        raise InvalidInputError(message, field=field, value=_told(value))
+        raise InvalidInputError(message, field=field, value=_repr_of(value))
     host, _, number = value.rpartition(":")
     is_port = number.isascii() and number.isdigit() and len(number) <= 5 and 1 <= int(number) <= HIGHEST_PORT
     if not host or not is_port or not value.isprintable() or len(value) > LONGEST_ADDRESS:
@@ -116,7 +116,7 @@ def service_url(field: str, value: str) -> None:
     """Require an http or https URL at which a service can answer."""
     message = "must be the URL of a service, such as http://127.0.0.1:8000"
     if not isinstance(value, str):
-        raise InvalidInputError(message, field=field, value=_told(value))
+        raise InvalidInputError(message, field=field, value=_repr_of(value))
     try:
         parts = urlsplit(value)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -152,13 +152,13 @@ def instance(field: str, value: object, kind: type, *, hint: str = "") -> None:
     """Require an object of a class; `hint` says how it is given where another is given easily."""
     if not isinstance(value, kind):
         way_out = f": {hint}" if hint else ""
-        raise InvalidInputError(f"must be of {kind.__name__}, not {_told(value)}{way_out}", field=field, value=_told(value))
+        raise InvalidInputError(f"must be of {kind.__name__}, not {_repr_of(value)}{way_out}", field=field, value=_repr_of(value))
 
 
 def flag(field: str, value: bool) -> None:
     """Require true or false: everything else is one of them to Python, a text of any words is true."""
     if not isinstance(value, bool):
-        raise InvalidInputError(f"must be True or False, not {_told(value)}", field=field, value=_told(value))
+        raise InvalidInputError(f"must be True or False, not {_repr_of(value)}", field=field, value=_repr_of(value))
 
 
 def not_empty(field: str, value: Collection[object]) -> None:
@@ -284,7 +284,7 @@ def device_memory(field: str, value: int) -> None:
 
 def _text(field: str, value: object) -> None:
     if not isinstance(value, str):
-        raise InvalidInputError(f"must be a text, not {_told(value)}", field=field, value=_told(value))
+        raise InvalidInputError(f"must be a text, not {_repr_of(value)}", field=field, value=_repr_of(value))
 
 
 def _is_finite(value: float) -> bool:
@@ -308,8 +308,8 @@ def _shown(value: float) -> float | str:
 
 
 def _worded(value: float) -> float | str:
-    return _told(value) if isinstance(value, str) else _shown(value)
+    return _repr_of(value) if isinstance(value, str) else _shown(value)
 
 
-def _told(value: object) -> str:
+def _repr_of(value: object) -> str:
     return repr(value)[:200]

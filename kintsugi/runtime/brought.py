@@ -236,7 +236,7 @@ def as_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: s
     found, expected = [(tuple(t.shape), t.dtype) for t in outputs], [(tuple(spec.shape), spec.dtype) for spec in specs]
     if found != expected:
         raise InvalidInputError(
-            f"layer {name!r} returns {_told(found)} here and {_told(expected)} of the first sample: "
+            f"layer {name!r} returns {_shapes_and_types(found)} here and {_shapes_and_types(expected)} of the first sample: "
             f"all micro-batches must have the same shapes and types",
             field="layers",
             value=name,
@@ -254,7 +254,7 @@ def as_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: s
     )
 
 
-def _told(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
+def _shapes_and_types(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
     return ", ".join(f"{shape} {str(dtype).removeprefix('torch.')}" for shape, dtype in tensors) or "nothing"
 
 

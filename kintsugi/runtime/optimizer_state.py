@@ -34,7 +34,7 @@ class OptimizerState:
         self._groups = groups_by_parameter(optimizer.param_groups)
         self._left_out = {_PARAMETERS, *set_anew}
         self._made = {
-            id(group): {key: _told(value) for key, value in group.items() if key not in self._left_out}
+            id(group): {key: _fingerprint(value) for key, value in group.items() if key not in self._left_out}
             for group in optimizer.param_groups
         }
         self._attributes = [(one, _numbers_beside(one)) for one in single_ones(optimizer)]
@@ -100,11 +100,11 @@ class OptimizerState:
         return {
             _IN_GROUP + key: value
             for key, value in sorted(group.items())
-            if key not in self._left_out and not (key in made and _are_same(made[key], _told(value)))
+            if key not in self._left_out and not (key in made and _are_same(made[key], _fingerprint(value)))
         }
 
 
-def _told(value: Any) -> Any:
+def _fingerprint(value: Any) -> Any:
     """What tells a value from any other, to the bit, and stays so when it is changed; itself where it cannot be sent."""
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value).encode()
@@ -156,7 +156,7 @@ def _stays_behind(optimizer: torch.optim.Optimizer, what: str, name: str) -> Inv
 def _numbers_beside(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Numbers, tensors, and lists and others of them that an optimizer holds as attributes, as told; not what is on or off."""
     return {
-        name: _told(value)
+        name: _fingerprint(value)
         for name, value in vars(optimizer).items()
         if name not in _OF_ALL and isinstance(value, int | float | Tensor | list | tuple | dict) and not isinstance(value, bool)
     }

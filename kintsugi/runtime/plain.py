@@ -156,7 +156,7 @@ class PlainRun:
             require_alike(training_traits(model, optimizer, scheduler))
             shapes = {name: [*value.shape] for name, value in tensors_of(model).items()}
             about = {f"shape of {name}": str(shape) for name, shape in shapes.items()}
-            about |= {**self._geometry.told, "seed": str(self._geometry.seed)}
+            about |= {**self._geometry.described, "seed": str(self._geometry.seed)}
             self._digest = _digest(shapes, self._geometry)  # as the model begins: modules may keep more of extra state with time
             self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest, keep=self._options.keep, about=about)
             found = self._by_rank_0(self._newest)

@@ -70,7 +70,7 @@ def _limit_reading(connection: Connection, seconds: int) -> None:
         duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
-def _told(signal_number: int) -> str:
+def _signal_described(signal_number: int) -> str:
     """By what a process was ended."""
     try:
         name = signal.Signals(signal_number).name
@@ -213,7 +213,7 @@ class WorkerHandle:
         is_ours = self.struck_at is not None or (self.exit_code == -signal.SIGKILL and not self._has_ended)
         if is_ours or not self.exit_code:
             return ""
-        return f"exit code {self.exit_code}" if self.exit_code > 0 else _told(-self.exit_code)
+        return f"exit code {self.exit_code}" if self.exit_code > 0 else _signal_described(-self.exit_code)
 
     def _leave(self, timeout_seconds: float) -> None:
         """Wait for a process no more, not even when this one ends, that can do nothing between here and its end."""

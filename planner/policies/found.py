@@ -47,6 +47,6 @@ class NothingFitsError(Exception):
         self.least_seconds = least_seconds
         """No step is shorter."""
 
-    def told(self) -> InfeasibleError:
+    def as_error(self) -> InfeasibleError:
         """Why; searches for it."""
         return shortage(self._request, self._search)

@@ -83,7 +83,7 @@ def _best(request: Request, schedules: Sequence[Schedule]) -> list[Found]:
             refusals.append(error)
     if not found:
         first = refusals[0]
-        raise first.told() if isinstance(first, NothingFitsError) else first
+        raise first.as_error() if isinstance(first, NothingFitsError) else first
     return found
 
 

@@ -79,7 +79,7 @@ class RunOptions:
             folder=folder.absolute(),
             geometry=geometry_of(job),
             job=_digest(job),
-            about=_told(job),
+            about=_described(job),
             life=next_life(folder / JOURNALS, geometry_of(job)),
             mtbf_seconds=mtbf_seconds,
             checkpoints=checkpoints,
@@ -137,13 +137,13 @@ def _digest(job: TrainingJob) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _told(job: TrainingJob) -> dict[str, str]:
+def _described(job: TrainingJob) -> dict[str, str]:
     """What `_digest` is of, for people."""
     layers = {
         f"layer {index}": ", ".join([layer.name, *(f"{own} tied to {to}" for own, to in sorted(layer.tied.items()))])
         for index, layer in enumerate(job.layers)
     }
-    return {**layers, **geometry_of(job).told, "seed": str(job.seed), "dtype": str(job.dtype)}
+    return {**layers, **geometry_of(job).described, "seed": str(job.seed), "dtype": str(job.dtype)}
 
 
 def expected_recovery(profile: Profile, settings: JobSettings, options: RunOptions | None, num_workers: int) -> Recovery:

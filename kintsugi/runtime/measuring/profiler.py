@@ -164,9 +164,9 @@ class LayerMeter:
             _layer_profile(layer, names, sample, own, outputs, is_parted=are_parted)
             for layer, sample, own, outputs in zip(self._job.layers, samples, seconds, boundaries, strict=True)
         )
-        return MeasuredLayers(profiles=profiles, measurement=measurement, detail=self._told(measurement))
+        return MeasuredLayers(profiles=profiles, measurement=measurement, detail=self._detail(measurement))
 
-    def _told(self, measurement: LayerMeasurement) -> str:
+    def _detail(self, measurement: LayerMeasurement) -> str:
         recomputed = ", activations recomputed" if measurement.recomputes_activations else ""
         return (
             f"Medians of {measurement.num_samples} pairs of sweeps with one micro-batch{self._kinds}, {measurement.precision}"

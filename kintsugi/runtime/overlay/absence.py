@@ -28,7 +28,7 @@ class Absence:
         return 0.0 if since is None else self._clock() - since
 
     @property
-    def told(self) -> str:
+    def warning(self) -> str:
         """What that means for whoever waits; empty where it answers, or did so a moment ago."""
         seconds = self.seconds
         if seconds < _LONG_SECONDS:

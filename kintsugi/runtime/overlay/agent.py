@@ -78,7 +78,7 @@ class Agent:
     @property
     def why_nothing_moves(self) -> str:
         """What the others cannot do at present, and why; empty where nothing keeps them from it."""
-        return self._absence.told
+        return self._absence.warning
 
     @property
     def effective(self) -> SynchronizationPolicy:

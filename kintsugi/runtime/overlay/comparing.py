@@ -101,7 +101,7 @@ class Comparison:
         """The state is that of others: for it this worker is no witness before it was compared."""
         self._is_witness = False
 
-    def told(self, number: int) -> Mapping[str, Said]:
+    def statement(self, number: int) -> Mapping[str, Said]:
         """What this worker says before reduction `number`; nothing where that is not compared."""
         if self._every_steps is None or number % self._every_steps:
             return {}

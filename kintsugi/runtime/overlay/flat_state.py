@@ -18,7 +18,7 @@ from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested, put, require_by_parameter
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
-from kintsugi.runtime.workers.fit import told
+from kintsugi.runtime.workers.fit import shape_and_type
 from restorer.packing import HOST, PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
@@ -248,8 +248,10 @@ def _shadow(parameter: nn.Parameter, device: torch.device) -> nn.Parameter:
 def _require_same_model(own: StateEntries, arrived: StateEntries) -> None:
     for owner, key in own | arrived:
         here, there = own.get((owner, key)), arrived.get((owner, key))
-        if key in (_BUFFER, _PARAMETER) and told(here) != told(there):
-            message = f"{owner!r} is {told(here)} here and {told(there)} with the others, who train another model"
+        if key in (_BUFFER, _PARAMETER) and shape_and_type(here) != shape_and_type(there):
+            message = (
+                f"{owner!r} is {shape_and_type(here)} here and {shape_and_type(there)} with the others, who train another model"
+            )
             raise ReconfigurationError(f"{message}; {_WAY_OUT}", field=key, value=owner)
 
 
@@ -260,13 +262,11 @@ def _require_same_training(own: StateEntries, arrived: StateEntries) -> None:
     for owner, key in own | arrived:
         here, there = own.get((owner, key)), arrived.get((owner, key))
         if key == _GROUP and here != there:
-            message = f"parameter {owner!r} is in {_group_told(here)} here and in {_group_told(there)} with the others"
+            message = f"parameter {owner!r} is in {_group_of(here)} here and in {_group_of(there)} with the others"
             raise ReconfigurationError(f"{message}; {_WAY_OUT}", field="optimizer", value=owner)
     for here, there in zip_longest(own[_OPTIMIZER, _REDUCED], arrived[_OPTIMIZER, _REDUCED]):
         if here != there:
-            message = (
-                f"{_reduced_told(here)} is reduced here where the others reduce {_reduced_told(there)}: train and average the same"
-            )
+            message = f"{_name_of(here)} is reduced here where the others reduce {_name_of(there)}: train and average the same"
             raise ReconfigurationError(f"{message}, declared in the same order, or name another job", field="model", value=here)
     here, there = (one[_OPTIMIZER, _CHUNK_BYTES] for one in (own, arrived))
     if here != there:
@@ -277,11 +277,11 @@ def _require_same_training(own: StateEntries, arrived: StateEntries) -> None:
         raise ReconfigurationError(message, field="schedules", value=str(here))
 
 
-def _reduced_told(name: str | None) -> str:
+def _name_of(name: str | None) -> str:
     return "nothing more" if name is None else repr(name)
 
 
-def _group_told(number: int | None) -> str:
+def _group_of(number: int | None) -> str:
     return "no group" if number is None else f"group {number}"
 
 

@@ -242,7 +242,7 @@ class Rounds:
             weights={} if own is None else {self._worker: weight},
             ready=None if ready is None else codec.encode(ready),
             attempt=self.restarts,
-            states=self._comparison.told(number) if len(policy.order) > 1 else {},
+            states=self._comparison.statement(number) if len(policy.order) > 1 else {},
         )
         reduced = self._pass(policy, self._exchange(Phase.REDUCE, number), header, own)
         self._comparison.require_alike(number, reduced.header.states)

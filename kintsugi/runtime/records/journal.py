@@ -62,7 +62,7 @@ class Geometry:
         return replace(self, num_steps=0) == replace(other, num_steps=0)
 
     @property
-    def told(self) -> dict[str, str]:
+    def described(self) -> dict[str, str]:
         """All that the samples of a step follow from but the seed, which is not always as a user gave it."""
         return {name: str(getattr(self, name)) for name in ("num_samples", "global_batch_size", "num_layers")}
 
@@ -269,7 +269,7 @@ def next_life(folder: Path, geometry: Geometry) -> int:
     paths = sorted(folder.glob("*.jsonl"))
     before = next((record for path in reversed(paths) if (record := _undamaged(path)) is not None), None)
     if before is not None and not before.geometry.is_same_job(geometry):
-        changed = first_change(before.geometry.told, geometry.told) or " (another seed)"
+        changed = first_change(before.geometry.described, geometry.described) or " (another seed)"
         raise InvalidInputError(f"holds journals of another job{changed}; take a new folder", field="run", value=str(folder))
     return max((int(path.name.partition("-")[0]) for path in paths), default=0) + 1
 

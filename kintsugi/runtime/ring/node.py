@@ -11,6 +11,7 @@ from types import TracebackType
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.ring.asking import Asking
+from kintsugi.runtime.ring.callbacks import Callbacks
 from kintsugi.runtime.ring.connection import Address
 from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.links import Links
@@ -33,7 +34,6 @@ from kintsugi.runtime.ring.signals import (
     Signal,
 )
 from kintsugi.runtime.ring.state import State, following
-from kintsugi.runtime.ring.told import Told
 from kintsugi.runtime.ring.transition import transition
 
 _CLOSE_SECONDS = 10.0
@@ -49,7 +49,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         agreement: Agreement,
         listening: socket.socket,
         addresses: Mapping[str, Address],
-        told: Told,
+        callbacks: Callbacks,
         *,
         lease: Lease | None = None,
         committed_step: int = -1,
@@ -62,7 +62,7 @@ class RingNode(AbstractContextManager["RingNode"]):
             agreement: the generation to begin in; the same on all its members, in ring order.
             listening: of `links.listener`, at this worker's address; taken over.
             addresses: where each worker listens that may ever be a member.
-            told: what to call.
+            callbacks: what to call.
             lease: decides where no majority is left; without one, nothing is decided then.
             committed_step: the last step that is committed; -1 before the first.
             options: patience.
@@ -75,11 +75,11 @@ class RingNode(AbstractContextManager["RingNode"]):
         if missing := [worker for worker in agreement.members if worker not in addresses]:
             raise InvalidInputError("must hold the address of every member; these are missing", field="addresses", value=missing)
         self._options = options or RingOptions()
-        self._told = told
+        self._callbacks = callbacks
         self._state = State(member, agreement, committed_step)
         self._lock = threading.Lock()
         self._links = Links(
-            member, listening, addresses, self._options, generation=lambda: self.agreement.generation, fence=told.on_frozen
+            member, listening, addresses, self._options, generation=lambda: self.agreement.generation, fence=callbacks.on_frozen
         )
         self._signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
         self._asking = Asking(lease, self.adopt, lambda: self.agreement.generation, self._options.retry_seconds)
@@ -120,7 +120,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         with self._lock:
             if self._has_failed or self._state.is_stopped or generation != self._state.agreement.generation:
                 return False
-            self._state, _ = transition(self._state, Committed(step, note), self._told.choose)
+            self._state, _ = transition(self._state, Committed(step, note), self._callbacks.choose)
             return True
 
     def report_lost(self, worker: str, *, is_certain: bool = False) -> None:
@@ -168,7 +168,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         with closing(self._links):
             failure = self._failure_of_living()
         if failure is not None:
-            self._told.on_failed(failure)
+            self._callbacks.on_failed(failure)
 
     def _failure_of_living(self) -> Exception | None:
         """What ends the membership before it is closed; nothing is committed afterwards."""
@@ -195,7 +195,7 @@ class RingNode(AbstractContextManager["RingNode"]):
     def _take(self, signal: Signal) -> None:
         with self._lock:
             before = self._state
-            self._state, actions = transition(before, signal, self._told.choose)
+            self._state, actions = transition(before, signal, self._callbacks.choose)
         self._links.learn({joiner.worker: joiner.address for joiner in self._state.agreement.newcomers})
         if _difficulty(self._state) != _difficulty(before):
             self._inquire_at = time.monotonic() + self._options.retry_seconds
@@ -208,7 +208,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         state = self._state
         began = state.agreement.generation > before.agreement.generation and not state.is_left_out
         if state.is_stopped and (began or not before.is_stopped):
-            self._told.on_stop((state if began else before).agreement.generation)
+            self._callbacks.on_stop((state if began else before).agreement.generation)
 
     def _act(self, action: Action) -> None:
         match action:
@@ -218,10 +218,10 @@ class RingNode(AbstractContextManager["RingNode"]):
             case Install(agreement):
                 self._leave_others(agreement)
                 self._watch_next(self._options.heartbeat_timeout_seconds)
-                self._told.on_agreement(agreement)
+                self._callbacks.on_agreement(agreement)
             case LeaveOut(agreement):
                 self._leave_others(agreement)
-                self._told.on_left_out(agreement)
+                self._callbacks.on_left_out(agreement)
             case AskLease(agreement):
                 self._asking.decide(agreement)
             case Record(agreement):

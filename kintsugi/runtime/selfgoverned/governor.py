@@ -29,10 +29,10 @@ from kintsugi.runtime.messages import (
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Address
+from kintsugi.runtime.ring.callbacks import Callbacks
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.ring.node import RingNode
-from kintsugi.runtime.ring.told import Told
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.foresight import LOW_PRIORITY
 from kintsugi.runtime.selfgoverned.held import HeldPlans
@@ -204,7 +204,7 @@ class Governor:
             course.agreement or Agreement(course.generation, course.membership.alive),
             self._listening,
             {worker: at.ring for worker, at in message.addresses.items()},
-            self._told(),
+            self._callbacks(),
             lease=self._lease,
             committed_step=course.committed_step,
             options=self._ring_options,
@@ -227,8 +227,8 @@ class Governor:
         self._node.start()
         self._steering.begin()
 
-    def _told(self) -> Told:
-        return Told(
+    def _callbacks(self) -> Callbacks:
+        return Callbacks(
             on_agreement=self._agreed,
             on_left_out=lambda _: leave(),
             on_failed=lambda _: leave(),

@@ -9,7 +9,7 @@ from kintsugi.core.job import Snapshot
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.held import HeldPlans
-from kintsugi.runtime.selfgoverned.notes import told_decision, told_error
+from kintsugi.runtime.selfgoverned.notes import note_of_error, note_of_packed
 
 
 class Logbook:
@@ -43,13 +43,13 @@ class Logbook:
         try:
             snapshot = self.latest().snapshot(agreement)
             try:
-                return told_decision(self._held.answer(snapshot, is_untrained=is_untrained))
+                return note_of_packed(self._held.answer(snapshot, is_untrained=is_untrained))
             except KintsugiError:
                 if not snapshot.draining:
                     raise
-                return told_decision(self._held.answer(_with_those_that_leave(snapshot), is_untrained=is_untrained))
+                return note_of_packed(self._held.answer(_with_those_that_leave(snapshot), is_untrained=is_untrained))
         except KintsugiError as error:
-            return told_error(error)
+            return note_of_error(error)
 
 
 def _with_those_that_leave(snapshot: Snapshot) -> Snapshot:

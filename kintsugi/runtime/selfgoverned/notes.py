@@ -73,12 +73,12 @@ class Newcomer:
         return codec.loads(cls, text)
 
 
-def told_decision(decision: bytes) -> str:
+def note_of_packed(decision: bytes) -> str:
     """A packed decision as the agreement's note."""
     return b64encode(decision).decode()
 
 
-def told_error(error: KintsugiError) -> str:
+def note_of_error(error: KintsugiError) -> str:
     """Why there is no decision, as the agreement's note."""
     return _ERROR + json.dumps(error.as_dict())
 
@@ -94,6 +94,6 @@ def heard(note: str) -> Decision:
     return unpacked(b64decode(note))
 
 
-def told(decision: Decision) -> str:
+def note_of(decision: Decision) -> str:
     """A decision as the agreement's note."""
-    return told_decision(packed(decision))
+    return note_of_packed(packed(decision))

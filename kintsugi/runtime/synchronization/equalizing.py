@@ -21,7 +21,7 @@ _OWN = {"params", "lr", "initial_lr"}
 
 Key = tuple[int, str]
 """Number of the owner, a parameter or behind them all a group, and the name of what is kept."""
-Told = tuple[str, ...] | None
+Layout = tuple[str, ...] | None
 """Type and sizes of what has a mean; null of what has none."""
 
 
@@ -44,8 +44,8 @@ def agreed_state(
         InvalidInputError: workers keep different things of one name, or what cannot be sent.
     """
     own = _kept(optimizer, parameters)
-    told = _told(own)
-    tables: list[dict[Key, Told]] = [broadcast(transport, rank, {"told": told})["told"] for rank in range(transport.num_workers)]
+    told = _layout(own)
+    tables: list[dict[Key, Layout]] = [broadcast(transport, rank, {"told": told})["told"] for rank in range(transport.num_workers)]
     layout = {key: one for table in tables for key, one in table.items()}
     for table in tables:
         _require_same(layout, table)
@@ -75,14 +75,14 @@ def _kept(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) 
     return {(number, name): value for number, values in enumerate(owners) for name, value in values.items() if value is not None}
 
 
-def _told(own: Mapping[Key, Any]) -> dict[Key, Told]:
+def _layout(own: Mapping[Key, Any]) -> dict[Key, Layout]:
     """Of all that this worker keeps.
 
     Raises:
         InvalidInputError: it is neither plain nor a tensor.
     """
     entire = {number for (number, _), value in own.items() if _is_entire(value)}
-    told: dict[Key, Told] = {}
+    told: dict[Key, Layout] = {}
     for key, value in own.items():
         if isinstance(value, Tensor) and value.is_floating_point() and key[0] not in entire:
             told[key] = (str(value.dtype).removeprefix("torch."), *map(str, value.shape))
@@ -97,7 +97,7 @@ def _is_entire(value: Any) -> bool:
     return isinstance(value, Tensor) and value.numel() > 1 and not value.is_floating_point()
 
 
-def _require_same(layout: Mapping[Key, Told], table: Mapping[Key, Told]) -> None:
+def _require_same(layout: Mapping[Key, Layout], table: Mapping[Key, Layout]) -> None:
     for (number, name), told in table.items():
         if told != layout[number, name]:
             here, there = (" ".join(one) if one else "no tensor with a mean" for one in (told, layout[number, name]))

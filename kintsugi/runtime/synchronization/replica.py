@@ -22,7 +22,7 @@ from kintsugi.runtime.synchronization.monitor import Monitor, Totals
 from kintsugi.runtime.synchronization.rate import NoiseMemory, lengthened
 from kintsugi.runtime.synchronization.transport import Summing, Transport, bytes_of
 from kintsugi.runtime.workers.commit import StepStatus
-from kintsugi.runtime.workers.fit import told
+from kintsugi.runtime.workers.fit import shape_and_type
 from restorer.transport import to_host
 
 
@@ -126,7 +126,7 @@ class Replica:
         Raises:
             InvalidInputError: others are not trained, or they are of other shapes or types; nothing was touched.
         """
-        own, theirs = ({number: told(one) for number, one in still.items()} for still in (self._still, arrived))
+        own, theirs = ({number: shape_and_type(one) for number, one in still.items()} for still in (self._still, arrived))
         if own != theirs:
             message = (
                 f"leaves parameters of {own} untrained here, by number, and of {theirs} with the others; give all workers the same"

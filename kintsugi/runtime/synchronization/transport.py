@@ -132,7 +132,7 @@ class PeerTransport:
         )
         self._waiter = Waiter(f"sums-{rank}")
         try:
-            self._addresses = self._told(self._exchange.address)
+            self._addresses = self._all_addresses(self._exchange.address)
         except BaseException:
             self.close()
             raise
@@ -195,7 +195,7 @@ class PeerTransport:
     def _begin(self, tensor: Tensor, *, divisor: int) -> Summing:
         return _Summing(self._waiter.begin(_Sum(self._all_reduce, tensor, divisor)), tensor)
 
-    def _told(self, own: Address) -> list[Address]:
+    def _all_addresses(self, own: Address) -> list[Address]:
         """Everybody's address, by rank, once all are found to be of one version."""
         rows = torch.zeros(self.num_workers, _ADDRESS_BYTES + 1, dtype=torch.uint8)
         text = f"{own[1]} {own[0]}".encode()

@@ -98,7 +98,7 @@ class Keys:
                 if response.is_server_error or response.status_code == httpx2.codes.TOO_MANY_REQUESTS:
                     raise ConnectionError(f"the service answers {response.status_code}")
                 if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
-                    raise PermissionError(f"the service refuses: {_told(response)}")
+                    raise PermissionError(f"the service refuses: {_refusal_reason(response)}")
                 return response
         raise AssertionError("the last attempt returns or raises")
 
@@ -187,7 +187,7 @@ def _segment(name: str) -> str:
     return segment if len(segment) <= MOST_LETTERS else hashlib.sha256(name.encode()).hexdigest()
 
 
-def _told(response: httpx2.Response) -> str:
+def _refusal_reason(response: httpx2.Response) -> str:
     """Why the service refuses, and what torchrun may be given where a token is missing."""
     reason = str(refusal_of(response) or response.text[:500])
     if response.status_code == httpx2.codes.UNAUTHORIZED:

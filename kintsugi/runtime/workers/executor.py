@@ -318,7 +318,7 @@ class Executor:
 
     def _opinion(self, step: int) -> Tensor:
         """What this worker says of the state before `step`; nothing where that is not compared."""
-        return self._comparison.told(self.state) if self._comparison.is_due(step) else torch.empty(0, dtype=torch.float64)
+        return self._comparison.statement(self.state) if self._comparison.is_due(step) else torch.empty(0, dtype=torch.float64)
 
     def _complete_gradients(self) -> None:
         """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""

@@ -29,7 +29,7 @@ def require_fits(layer: str, own: StateEntries, arrived: StateEntries, kinds: Ma
     """
     written = {place: value for place, value in arrived.items() if place[1] != UPDATED_BY}
     for name, key in own | written:
-        was, now = told(written.get((name, key))), told(own.get((name, key)))
+        was, now = shape_and_type(written.get((name, key))), shape_and_type(own.get((name, key)))
         if was != now:
             raise _refused(layer, name, f"{key} {name!r} was {was} and is {now}")
     for name, kind in kinds.items():
@@ -43,7 +43,7 @@ def _refused(layer: str, name: str, why: str) -> InvalidInputError:
     return InvalidInputError(f"{message}; train on what there was, or begin anew in a new folder", field="layers", value=name)
 
 
-def told(value: Tensor | None) -> str:
+def shape_and_type(value: Tensor | None) -> str:
     """Shape and type of a parameter or buffer, in words."""
     return "not there" if value is None else f"{tuple(value.shape)} {type_name(value.dtype)}"
 

@@ -74,7 +74,7 @@ class Comparison:
         """Whether the state before `step` is compared: in the first step, after every checkpoint, and as often as was asked for."""
         return self._every_steps is not None and (self._is_due or step % self._every_steps == 0)
 
-    def told(self, state: ModelState | None) -> Tensor:
+    def statement(self, state: ModelState | None) -> Tensor:
         """What this worker says, zeros in the places of all others: on the host, to be added up over all. Shape [words].
 
         Who has no state, as a process that has just begun in the place of a holder, says nothing.
@@ -104,7 +104,7 @@ class Comparison:
         Raises:
             CommunicationError: one of them is gone, or the attempt was called off.
         """
-        told = self.told(state)
+        told = self.statement(state)
         groups.all_reduce(told, self._workers)
         heard: list[float] = told.tolist()
         return heard

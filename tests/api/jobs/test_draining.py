@@ -38,7 +38,7 @@ def failed(worker: str, generation: int) -> Event:
 
 
 def decision_of(service, generation):
-    return service.told("llama", generation).decision.wording.decision()
+    return service.standing_decision("llama", generation).decision.wording.decision()
 
 
 def test_layers_that_a_leaving_worker_alone_holds_are_not_lost(service):

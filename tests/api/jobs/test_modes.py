@@ -52,7 +52,7 @@ def lose(service, worker, generation, name=None):
 
 
 def status(service, generation):
-    return service.told("job", generation).standing.status
+    return service.standing_decision("job", generation).standing.status
 
 
 def previous(service, generation):
@@ -110,7 +110,7 @@ def test_a_rejected_plan_leaves_what_runs_and_shows_why(make):
     service = make(Handling())
     lose(service, "w00", 0)
     service.post_report("job", rejected(1))
-    standing = service.told("job", 1).standing
+    standing = service.standing_decision("job", 1).standing
     assert (standing.status, standing.reason) == (PlanStatus.REJECTED, "w02 did not answer")
     assert service.state("job").history.applied_generation == 0
     lose(service, "w01", 1)
@@ -185,7 +185,7 @@ def test_what_nobody_judges_in_time_is_taken_as_the_job_says(make, clock, verdic
     lose(service, "w00", 0)
     clock.second = 60
     service.expire("job")
-    standing = service.told("job", 1).standing
+    standing = service.standing_decision("job", 1).standing
     assert (standing.status, standing.by, standing.reason) == (stands, None, "nobody approved or refused it within 60 s")
     assert service.decision("job").generation == (1 if verdict is Verdict.APPROVE else 0)
 
@@ -255,7 +255,7 @@ def test_of_plans_that_start_from_another_one_than_runs_none_is_to_go_on_with(ma
     assert (lifecycle.applied, lifecycle.current, lifecycle.generation) == (1, 1, 3)
     assert (previous(service, 2), previous(service, 3)) == (0, 1)
     assert [status(service, g) for g in range(1, 4)] == [PlanStatus.APPLIED, PlanStatus.SUPERSEDED, PlanStatus.PROPOSED]
-    assert service.told("job").decision.generation == 1
+    assert service.standing_decision("job").decision.generation == 1
     lose(service, "w02", 1)  # and what runs may be spoken of
     service.post_report("job", applied(2))  # a trainer had it in hand
     assert previous(service, 5) == 2

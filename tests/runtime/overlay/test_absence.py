@@ -81,11 +81,11 @@ def test_it_is_told_after_ten_seconds_then_once_a_minute_and_when_it_is_over():
         for now[0] in range(0, 100, 5):
             absence.not_answered(AWAY)
         now[0] = 101.0
-        assert absence.told.startswith("the scheduler has not answered for 101 s")
+        assert absence.warning.startswith("the scheduler has not answered for 101 s")
         absence.answered()
     told = [(log["log_level"], log["away_seconds"]) for log in logs]
     assert told == [("warning", 10.0), ("warning", 70.0), ("info", 101.0)]
-    assert (absence.seconds, absence.told) == (0.0, "")
+    assert (absence.seconds, absence.warning) == (0.0, "")
 
 
 def test_a_single_request_that_fails_is_not_worth_a_word():

@@ -188,25 +188,25 @@ def comparison(worker: str, digest: int, every: int | None = 1) -> Comparison:
 def test_a_worker_says_what_it_holds_only_before_reductions_that_are_compared():
     for every, told in ((None, []), (1, [1, 2, 3, 4, 5, 6]), (3, [3, 6])):
         one = comparison("a", 5, every)
-        assert [number for number in range(1, 7) if one.told(number)] == told
-    assert one.told(3) == {"a": (1, 5, 1, 2)}
+        assert [number for number in range(1, 7) if one.statement(number)] == told
+    assert one.statement(3) == {"a": (1, 5, 1, 2)}
 
 
 def test_who_has_its_state_from_others_is_a_witness_once_it_was_compared():
     one = comparison("a", 5)
     one.copied()
-    assert one.told(1) == {"a": (1, 5, 0, 2)}
+    assert one.statement(1) == {"a": (1, 5, 0, 2)}
     one.require_alike(1, {})  # the others did not compare
-    assert one.told(2) == {"a": (1, 5, 0, 2)}
+    assert one.statement(2) == {"a": (1, 5, 0, 2)}
     one.require_alike(2, {"a": (1, 5, 0, 2), "b": (1, 5, 1, 0)})
-    assert one.told(3) == {"a": (1, 5, 1, 2)}
+    assert one.statement(3) == {"a": (1, 5, 1, 2)}
 
 
 def test_who_was_compared_with_nobody_of_its_kind_is_no_witness():
     one = comparison("a", 5)
     one.copied()
     one.require_alike(1, {"a": (1, 5, 0, 2), "b": (2, 9, 1, 0)})
-    assert one.told(2) == {"a": (1, 5, 0, 2)}
+    assert one.statement(2) == {"a": (1, 5, 0, 2)}
 
 
 def test_who_is_wrong_is_told_apart_from_who_is_right():

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.ring.callbacks import Callbacks
 from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.ring.signals import Lost, Missed, Received
-from kintsugi.runtime.ring.told import Told
 
 PATIENCE = RingOptions(heartbeat_seconds=0.05, heartbeat_timeout_seconds=1.0, start_timeout_seconds=30.0, retry_seconds=0.05)
 WAIT_SECONDS = 60.0
@@ -69,7 +69,7 @@ class Ring:
                 Agreement(0, self.names),
                 listening[name],
                 addresses,
-                self._told(name),
+                self._callbacks(name),
                 lease=self.lease,
                 committed_step=0,
                 options=options,
@@ -88,9 +88,9 @@ class Ring:
             self._moves[name].set()
             self._held_up(name)
 
-    def _told(self, name: str) -> Told:
+    def _callbacks(self, name: str) -> Callbacks:
         heard = self.heard[name]
-        return Told(
+        return Callbacks(
             on_agreement=heard.agreements.append,
             on_left_out=heard.left_out.append,
             on_stop=heard.stopped.append,
@@ -187,7 +187,7 @@ class Ring:
             agreement,
             listening,
             self._addresses,
-            self._told(name),
+            self._callbacks(name),
             lease=self.lease,
             committed_step=agreement.committed_step,
             options=self._options,

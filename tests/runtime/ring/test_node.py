@@ -6,13 +6,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.ring.callbacks import Callbacks
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Message, Restart
 from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.ring.signals import Decided, Lost, Received, Send, Signal
 from kintsugi.runtime.ring.state import State
-from kintsugi.runtime.ring.told import Told
 from kintsugi.runtime.ring.transition import transition
 from kintsugi.runtime.ring.wire import framed
 from tests.runtime.ring.rings import PATIENCE, WAIT_SECONDS, Ring
@@ -69,7 +69,7 @@ def test_a_member_that_cannot_go_on_says_so_commits_no_more_and_is_left_out() ->
         def fail(_: Agreement) -> None:
             raise KeyError("a defect")
 
-        ring.nodes["b"]._told = replace(ring.nodes["b"]._told, on_agreement=fail)
+        ring.nodes["b"]._callbacks = replace(ring.nodes["b"]._callbacks, on_agreement=fail)
         ring.kill("a")
         ring.wait_for("c")
         ring.wait(lambda: bool(ring.heard["b"].failed))
@@ -150,7 +150,8 @@ def test_who_missed_the_agreement_that_took_a_worker_in_reaches_it_all_the_same(
         latest = ring.nodes["a"].agreement
         assert [[joiner.worker for joiner in found] for found in (latest.earlier, latest.joined)] == [["x"], ["y"]]
         where = dict.fromkeys("ab", ("127.0.0.1", 1))
-        with RingNode("b", Agreement(0, ("a", "b")), listener("127.0.0.1"), where, ring._told("b"), options=PATIENCE) as behind:
+        callbacks = ring._callbacks("b")
+        with RingNode("b", Agreement(0, ("a", "b")), listener("127.0.0.1"), where, callbacks, options=PATIENCE) as behind:
             behind._take(Decided(latest))  # next to it is now x, of which it has not heard
             assert "x" in behind._links.peers
         ring.kill("x")
@@ -247,7 +248,7 @@ def test_a_stranger_disturbs_nobody() -> None:
 
 def test_a_member_without_an_address_is_refused() -> None:
     with listener("127.0.0.1") as listening, pytest.raises(InvalidInputError, match="missing"):
-        RingNode("a", Agreement(0, ("a", "b")), listening, {"a": ("127.0.0.1", 1)}, Told(on_agreement=print))
+        RingNode("a", Agreement(0, ("a", "b")), listening, {"a": ("127.0.0.1", 1)}, Callbacks(on_agreement=print))
 
 
 def test_a_generation_that_is_mended_from_the_beginning_is_told_and_stopped() -> None:
@@ -261,8 +262,8 @@ def test_a_generation_that_is_mended_from_the_beginning_is_told_and_stopped() ->
     stopped: list[int] = []
     listening = listener("127.0.0.1")
     addresses = dict.fromkeys("abc", listening.getsockname()[:2])
-    told = Told(on_agreement=print, on_stop=stopped.append)
-    with RingNode("a", Agreement(0, ("a", "b", "c")), listening, addresses, told) as node:
+    callbacks = Callbacks(on_agreement=print, on_stop=stopped.append)
+    with RingNode("a", Agreement(0, ("a", "b", "c")), listening, addresses, callbacks) as node:
         node._take(Lost("b"))
         node._take(Decided(Agreement(1, ("a", "b", "c"))))
     assert stopped == [0, 1]

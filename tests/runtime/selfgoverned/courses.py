@@ -7,7 +7,7 @@ from kintsugi.core.membership import Membership
 from kintsugi.runtime.ring.messages import Agreement, Contribution
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.held import decided
-from kintsugi.runtime.selfgoverned.notes import Note, told
+from kintsugi.runtime.selfgoverned.notes import Note, note_of
 from kintsugi.runtime.workers.commit import CommitRecord
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import request_for
@@ -52,4 +52,4 @@ def agreement_of(course: Course, members: tuple[str, ...], steps: dict[str, int]
 def with_plan(course: Course, agreement: Agreement) -> Agreement:
     """The same with the planner's decision."""
     decision = decided(course.snapshot(agreement), is_untrained=agreement.committed_step < 0)
-    return replace(agreement, note=told(decision))
+    return replace(agreement, note=note_of(decision))

@@ -12,7 +12,7 @@ from kintsugi.runtime.ring.messages import Agreement, Contribution, Joiner
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.logbook import Logbook
-from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, Reachable, heard, told_error
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, Reachable, heard, note_of_error
 from planner.contingency import after, losses
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import request_for
@@ -101,7 +101,7 @@ def test_events_name_every_change_once():
 
 def test_an_agreement_without_a_plan_says_why():
     course = course_of()
-    agreement = replace(agreement_of(course, SURVIVORS, {"w00": 1}), note=told_error(StateLostError("is lost", layers=(3,))))
+    agreement = replace(agreement_of(course, SURVIVORS, {"w00": 1}), note=note_of_error(StateLostError("is lost", layers=(3,))))
     with pytest.raises(StateLostError) as refused:
         course.after(agreement)
     assert refused.value.layers == (3,)

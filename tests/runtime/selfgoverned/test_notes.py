@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.runtime.ring.messages import Agreement, Ballot, Contribution, Promise, Proposal, Reconcile
 from kintsugi.runtime.ring.wire import framed, frames
-from kintsugi.runtime.selfgoverned.notes import Note, heard, told, told_error
+from kintsugi.runtime.selfgoverned.notes import Note, heard, note_of, note_of_error
 from kintsugi.runtime.workers.commit import CommitRecord
 from tests.runtime.selfgoverned.courses import course_of
 
@@ -48,9 +48,9 @@ def test_a_thousand_workers_hear_all_of_each_other_within_a_frame():
 
 def test_decisions_come_back():
     decision = course_of().decision
-    assert heard(told(decision)) == decision
+    assert heard(note_of(decision)) == decision
 
 
 def test_refusals_are_raised():
     with pytest.raises(InfeasibleError, match="too few"):
-        heard(told_error(InfeasibleError("too few workers")))
+        heard(note_of_error(InfeasibleError("too few workers")))

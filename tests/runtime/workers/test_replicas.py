@@ -39,7 +39,7 @@ def comparison_of(worker, plan, **options) -> Comparison:
 def told_by_all(plan, states, kinds=None) -> tuple[Comparison, list[float]]:
     """What an all-reduce makes of what every worker says."""
     comparisons = {worker: comparison_of(worker, plan, kind=(kinds or {}).get(worker, 5), every_steps=1) for worker in plan.workers}
-    heard = sum(comparisons[worker].told(states[worker]) for worker in plan.workers)
+    heard = sum(comparisons[worker].statement(states[worker]) for worker in plan.workers)
     return comparisons[plan.workers[0]], heard.tolist()
 
 
@@ -136,7 +136,7 @@ def test_who_copied_a_layer_is_no_witness_until_it_was_compared_whatever_attempt
             next(iter(states[worker].parameters.values())).view(-1)[0].mul_(1 + 2**-52)
     comparisons = {worker: comparison_of(worker, plan, every_steps=1, copied=layers) for worker in plan.workers[2:]}
     comparisons |= {worker: comparison_of(worker, plan, every_steps=1) for worker in plan.workers[:2]}
-    heard = sum(comparisons[worker].told(states[worker]) for worker in plan.workers).tolist()
+    heard = sum(comparisons[worker].statement(states[worker]) for worker in plan.workers).tolist()
     assert comparisons["w02"].copied == layers
     for comparison in comparisons.values():
         found = comparison.verdict(heard)

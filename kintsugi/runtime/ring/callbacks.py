@@ -16,7 +16,7 @@ def _no_note(_: Agreement) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Callbacks:
     """Whom a member tells what. All are called from the member's thread: they must return within a few milliseconds."""
 
     on_agreement: Callable[[Agreement], None]
