@@ -125,7 +125,8 @@ def _recover(case: Case) -> Decision:
         return _keep(case, f"nothing that the plan uses was lost, and {case.snapshot.settings.policy} does not apply, so it stays")
     allowed = _allowed(case, candidates, refusals, lost)
     chosen = choose(allowed, case.snapshot.settings.mtbf_seconds)
-    return _decision(case, chosen, candidates, refusals, _search_of(case, found))
+    searched = found[-1:] if chosen.policy is Policy.CHECKPOINT_RESTART else found
+    return _decision(case, chosen, candidates, refusals, _search_of(case, searched))
 
 
 def _is_pinned_in_vain(case: Case, candidates: list[Candidate]) -> bool:
@@ -158,7 +159,7 @@ def _attempts(case: Case, candidates: list[Candidate], found: list[Found]) -> li
     ]
     if case.snapshot.settings.allows_follow_up:
         attempts.append((Policy.DEFERRED_PARALLELISM, lambda: deferred(case, candidates)))
-    return [*attempts, (Policy.CHECKPOINT_RESTART, lambda: restart(case, found))]
+    return [*attempts, (Policy.CHECKPOINT_RESTART, lambda: restart(case, candidates, found))]
 
 
 def _allowed(case: Case, candidates: list[Candidate], refusals: list[Refusal], lost: StateLostError | None) -> list[Candidate]:

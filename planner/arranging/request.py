@@ -45,6 +45,8 @@ class Request:
     """What each of the workers counts as while arrangements are looked for; None for what it is."""
     least_worth: float = -math.inf
     """What plans are worth no more than is of no use, for a better one is known; see `worth`."""
+    charges_restarts: bool = True
+    """Whether what a restart may cost at the next failure counts; see `worth`."""
     searches: dict[Hashable, EqualSearch] = field(default_factory=dict, compare=False)
     """By what is asked of equal workers, whoever they are; requests that are made of each other share what these found out."""
     shared: Shared = field(default_factory=Shared, compare=False)
@@ -59,7 +61,7 @@ class Request:
 
     def worth(self, price: Estimate) -> float:
         """What arrangements are compared by, in samples per second; a first plan is judged by its step alone."""
-        if self.policy is Policy.FAULT_FREE:
+        if not self._is_charged:
             return price.goodput_samples_per_second
         return charged_goodput(price, self.settings.mtbf_seconds)
 
@@ -74,8 +76,11 @@ class Request:
 
     def expected_restart_seconds(self, num_pipelines: int) -> float:
         """`estimator.goodput.expected_restart_seconds` of an arrangement without dead slots: only a single pipeline risks any."""
-        is_charged = num_pipelines == 1 and self.policy is not Policy.FAULT_FREE
-        return restart_excess_seconds(self.costs.profile) if is_charged else 0.0
+        return restart_excess_seconds(self.costs.profile) if num_pipelines == 1 and self._is_charged else 0.0
+
+    @property
+    def _is_charged(self) -> bool:
+        return self.charges_restarts and self.policy is not Policy.FAULT_FREE
 
 
 def counted_alike(request: Request) -> Iterator[Request]:

@@ -9,9 +9,11 @@ from estimator.costs import Costs
 from estimator.estimate import after_transition, overfull, priced
 from estimator.goodput import (
     charged_goodput,
+    goodput_samples_per_second,
     migration_seconds,
     rerouting_seconds,
     restart_seconds,
+    throughput_samples_per_second,
 )
 from kintsugi.core.decision import Estimate, Migration
 from kintsugi.core.errors import InfeasibleError
@@ -25,7 +27,7 @@ from planner.policies.diverting import MOST_GAIN, divert
 from planner.policies.found import Found
 from planner.policies.policy import Candidate, choose
 from planner.policies.rerouting import reroute
-from planner.policies.reshaping import reshape
+from planner.policies.reshaping import ROUNDING, reshape
 from planner.policies.substitution import substitute
 from restorer.migration import plan_migration, require_state
 
@@ -43,6 +45,12 @@ class Case:
     def costs(self) -> Costs:
         """Of the job."""
         return Costs(self.snapshot.profile, self.snapshot.cluster)
+
+    @cached_property
+    def request(self) -> Request:
+        """Of all living workers, to be arranged as if for the first time; those made of it share what their searches find out."""
+        snapshot = self.snapshot
+        return Request(self.costs, snapshot.settings, self.alive, Holdings(None, ()), snapshot.generation, Policy.FAULT_FREE)
 
     @cached_property
     def plan(self) -> Plan:
@@ -195,8 +203,8 @@ def deferred(case: Case, candidates: list[Candidate]) -> Candidate:
     return defer(rerouted, rearranged, case.costs, case.snapshot.settings.mtbf_seconds)
 
 
-def restart(case: Case, found: list[Found]) -> Candidate:
-    """The arrangement in `found`, or the best one, from the last checkpoint.
+def restart(case: Case, candidates: Sequence[Candidate], found: list[Found]) -> Candidate:
+    """The arrangement in `found` from the last checkpoint, or the best of all where that may win: for a restart nothing moves.
 
     Raises:
         InfeasibleError: there are no checkpoints, or nothing fits.
@@ -204,11 +212,26 @@ def restart(case: Case, found: list[Found]) -> Candidate:
     seconds = restart_seconds(case.snapshot.profile)
     if seconds is None:
         raise InfeasibleError("the profile names no checkpoints", field="recovery.checkpoint_interval_seconds")
-    if not found:
-        found.append(arrangement(case, Holdings(None, ()), Policy.CHECKPOINT_RESTART))
-    plan = found[0].plan.amended(policy=Policy.CHECKPOINT_RESTART)
-    price = _after(case, found[0].estimate, seconds)
+    known = found[0] if found else None
+    if known is None or _may_restart_better(case, known, seconds, candidates):
+        known = arrangement(case, Holdings(None, ()), Policy.CHECKPOINT_RESTART)
+        found.append(known)
+    plan = known.plan.amended(policy=Policy.CHECKPOINT_RESTART)
+    price = _after(case, known.estimate, seconds)
     return Candidate(Policy.CHECKPOINT_RESTART, plan, price, Migration(), "all workers restart from the last checkpoint")
+
+
+def _may_restart_better(case: Case, known: Found, seconds: float, candidates: Sequence[Candidate]) -> bool:
+    """Whether a restart onto another arrangement than the known one may be chosen: its step is no shorter than the known bound."""
+    settings, least = case.snapshot.settings, known.search.lower_bound_seconds
+    if Policy.CHECKPOINT_RESTART in case.snapshot.refused_policies or known.search.gap_ratio <= ROUNDING:
+        return False
+    if settings.policy is not None:
+        return settings.policy is Policy.CHECKPOINT_RESTART
+    throughput = throughput_samples_per_second(settings.num_microbatches, case.snapshot.profile.microbatch_size, least)
+    most = goodput_samples_per_second(throughput, seconds, settings.mtbf_seconds)
+    rivals = (other for other in candidates if other.policy not in case.snapshot.refused_policies)
+    return all(most > other.goodput(settings.mtbf_seconds) for other in rivals)
 
 
 def arrangement(case: Case, holdings: Holdings, policy: Policy) -> Found:
@@ -217,7 +240,7 @@ def arrangement(case: Case, holdings: Holdings, policy: Policy) -> Found:
     Raises:
         InfeasibleError: nothing fits the ranges or memory.
     """
-    return reshape(Request(case.costs, case.snapshot.settings, case.alive, holdings, case.snapshot.generation, policy))
+    return reshape(replace(case.request, holdings=holdings, policy=policy))
 
 
 def _migration(case: Case, plan: Plan) -> Migration:

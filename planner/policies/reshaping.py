@@ -50,6 +50,9 @@ CLEAR = 2e-3
 PROVEN_IDLE = "no arrangement with this worker has a shorter step"
 """Why a worker is idle where no step at all can be shorter."""
 
+LATER = 2.0
+"""Multiple of a transition after which the next failure is taken to come where all come before the transition is over."""
+
 ROUNDING = 1e-9
 """Gap below which a step is its bound."""
 
@@ -57,10 +60,29 @@ ROUNDING = 1e-9
 def reshape(request: Request) -> Found:
     """The best arrangement under the job's schedule, or under the best of all schedules where the job leaves it open.
 
+    Where failures come so soon that none is worth anything, it is the one that is worth most over its transition alone and, where
+    that leaves nothing either, if the next failure came later (as `policy.choose` decides between policies).
+
     Raises:
         InvalidInputError: the schedule is not available.
         InfeasibleError: nothing fits the ranges or memory.
     """
+    started, asked = clock(), request
+    found = _reshaped(asked)
+    if _worth(asked, found) == 0.0:
+        asked = replace(asked, charges_restarts=False)
+        found = _reshaped(asked)
+    if _worth(asked, found) == 0.0:
+        later = LATER * found.estimate.reconfiguration_seconds
+        found = _reshaped(replace(asked, settings=replace(asked.settings, mtbf_seconds=later)))
+    if asked is request:
+        return found
+    price = after_transition(found.estimate, found.estimate.reconfiguration_seconds, request.settings.mtbf_seconds)
+    return replace(found, estimate=price).after(clock() - started)
+
+
+def _reshaped(request: Request) -> Found:
+    """The arrangement that is worth most; any, where none is worth anything."""
     if request.settings.schedule is not Schedule.AUTO:
         require_known(request.settings.schedule)
         return _with_proof(_best(request, (request.settings.schedule,))[0])
