@@ -32,6 +32,8 @@ class Costs:
         """Pipelines that no failure touched, by schedule and holders of layers, and by what sets them apart."""
         self.paths: dict[tuple[str, ...], tuple[str, ...]] = {}
         """Workers in the order in which first plans over links that differ take them, by the order in which they are listed."""
+        self.sides: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
+        """The parts of these that slow links lie between, by the workers in that order."""
         self.spreads: dict[object, tuple[str, ...] | None] = {}
         """Workers of first plans whose replicas are on different hosts, by what is asked of whom; None where there are none."""
 

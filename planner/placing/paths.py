@@ -34,25 +34,32 @@ def _path(workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
     return tuple(worker for host in hosts for worker in on_host[host])
 
 
-def sides(path: Sequence[str], costs: Costs) -> list[tuple[str, ...]]:
+def sides(path: Sequence[str], costs: Costs) -> tuple[tuple[str, ...], ...]:
     """The parts of such a path that slow links lie between: racks, where these are slow. All of it where its links are alike.
 
-    Slow are links beyond the widest gap between their times, as a ratio. O(workers).
+    Slow are links beyond the widest gap between their times, as a ratio. O(workers). Kept in `Costs.sides`.
     """
+    path = tuple(path)
+    if path not in costs.sides:
+        costs.sides[path] = _sides(path, costs)
+    return costs.sides[path]
+
+
+def _sides(path: tuple[str, ...], costs: Costs) -> tuple[tuple[str, ...], ...]:
     on_host = costs.cluster.by_host(path)
     network, num_bytes = costs.profile.network, max(layer.output_bytes for layer in costs.profile.layers)
     links = [costs.cluster.host_link(*pair, network) for pair in pairwise(on_host)]
     seconds = [link.alpha_seconds + link.beta_seconds_per_byte * num_bytes for link in links]
     gaps = [(slower / faster if faster else np.inf, slower) for faster, slower in pairwise(sorted(set(seconds)))]
     if not gaps:
-        return [tuple(path)]
+        return (path,)
     _, slow = max(gaps)
     result: list[list[str]] = [[]]
     for host, before in zip(on_host, [0.0, *seconds], strict=True):
         if before >= slow:
             result.append([])
         result[-1] += on_host[host]
-    return list(map(tuple, result))
+    return tuple(map(tuple, result))
 
 
 def _nearest_first(seconds: Floats) -> Ints:

@@ -10,7 +10,7 @@ from estimator.communication import slowest_link
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster, HostLink, Worker
 from planner.placing.links import Links
-from planner.placing.paths import along_path
+from planner.placing.paths import along_path, sides
 from tests.builders import uniform_profile
 
 PROFILE = uniform_profile(4)
@@ -79,6 +79,21 @@ def test_a_path_leaves_a_rack_when_it_has_seen_all_of_it():
     order = [racks[int(worker[1:])] for worker in path]
     assert sorted(path) == sorted(racks_of(racks).by_id)
     assert len([rack for rack, _ in itertools.groupby(order)]) == 3
+
+
+def test_the_sides_of_a_path_are_its_racks_and_found_once_however_often_they_are_asked_for():
+    racks = "abcabccbaabc"
+    costs = Costs(PROFILE, racks_of(racks))
+    path = along_path(tuple(racks_of(racks).by_id), costs)
+    found = sides(path, costs)
+    assert {frozenset(racks[int(worker[1:])] for worker in side) for side in found} == {
+        frozenset("a"),
+        frozenset("b"),
+        frozenset("c"),
+    }
+    assert [worker for side in found for worker in side] == list(path)
+    assert sides(list(path), costs) is found
+    assert sides(path[:3], costs) != found
 
 
 def test_a_path_keeps_hosts_together_and_off_slow_links():
