@@ -50,7 +50,7 @@ class Ledger:
         """Enter time that trains nothing."""
         self.seconds[account] += seconds
 
-    def train(self, running: Running, seconds: float, pause_seconds: float) -> float:
+    def train(self, running: Running, seconds: float, pause_seconds: float, slack_seconds: float = 0.0) -> float:
         """Train for at most so long; only complete steps and complete checkpoints count.
 
         A checkpoint is taken at the end of the first step that brings the training since the last one to the interval.
@@ -59,6 +59,7 @@ class Ledger:
             running: what is carried out.
             seconds: that there are.
             pause_seconds: of a checkpoint.
+            slack_seconds: by which the clock that they were read from may be wrong.
 
         Returns:
             Seconds that are left at the end and that no account has yet: the beginning of a step or of a checkpoint.
@@ -68,20 +69,20 @@ class Ledger:
         while True:
             due = self._steps_until_checkpoint(running)
             if due == 0:
-                if left < pause_seconds:
-                    return left
+                if left < pause_seconds - min(slack_seconds, pause_seconds / 2):
+                    return _rest(left, slack_seconds)
                 self.spend(Account.CHECKPOINT, pause_seconds)
                 self.checkpoint()
-                left -= pause_seconds
+                left = max(0.0, left - pause_seconds)
                 continue
             if due is not None and not self.steps_since:
                 left = self._train_periods(running, due, left, pause_seconds)
-            possible = int(left / step + ROUNDING)
+            possible = _num_whole(left, step, slack_seconds)
             count = possible if due is None else min(possible, due)
             self._commit(running, count)
             left = max(0.0, left - count * step)
             if due is None or count < due:
-                return left
+                return _rest(left, slack_seconds)
 
     def _train_periods(self, running: Running, num_steps: int, seconds: float, pause_seconds: float) -> float:
         """All but the last of the times that so many steps and their checkpoint fit into the seconds; what is left of these."""
@@ -132,6 +133,16 @@ class Ledger:
     def shares(self) -> Mapping[str, float]:
         """Seconds of every account, in the order of the accounts."""
         return {account.value: self.seconds[account] for account in Account}
+
+
+def _num_whole(seconds: float, length: float, slack_seconds: float) -> int:
+    """How many of a length fit into seconds that sums of floats, and the clock, have made a little less than they are."""
+    return int(seconds / length + min(0.5, ROUNDING + slack_seconds / length))
+
+
+def _rest(seconds: float, slack_seconds: float) -> float:
+    """What is left, none where it is no more than the clock may be wrong by."""
+    return seconds if seconds > slack_seconds else 0.0
 
 
 def _parts(price: StepPrice) -> tuple[tuple[Account, float], ...]:

@@ -1,5 +1,6 @@
 """One job under one policy, incident by incident."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,8 +11,11 @@ from kintsugi.simulator.adviser import Advice, Adviser, Fleet, Held
 from kintsugi.simulator.faults import Incident
 from kintsugi.simulator.ledger import Account, Ledger, Span
 from kintsugi.simulator.outcome import Outcome
-from kintsugi.simulator.running import Response
+from kintsugi.simulator.running import Response, Running
 from kintsugi.simulator.transitions import restart_pause_seconds
+
+CLOCK_ULPS = 4
+"""By how many of its last digits the difference of two moments may be wrong: by a half each for both sums and the difference."""
 
 
 def simulate(
@@ -32,7 +36,7 @@ def simulate(
         incidents: in order of time.
         duration_seconds: of the run.
         seed: that the incidents were drawn with, for the record.
-        watch: called before every incident; raises to give the run up.
+        watch: called before every incident and whatever was put off; raises to give the run up.
         is_traced: whether incidents bring all workers, so that none is there at the beginning.
     """
     run = _Run(adviser, cluster, is_traced=is_traced)
@@ -41,9 +45,9 @@ def simulate(
         if incident.at_seconds >= duration_seconds:
             break
         watch()
-        run.reach(incident.at_seconds)
+        run.reach(incident.at_seconds, watch)
         run.happen(incident)
-    run.reach(duration_seconds)
+    run.reach(duration_seconds, watch)
     run.cut(duration_seconds)
     return run.outcome(seed, duration_seconds)
 
@@ -83,9 +87,10 @@ class _Run:
             except InfeasibleError as error:
                 self._stop(error)
 
-    def reach(self, at: float) -> None:
+    def reach(self, at: float, watch: Callable[[], None]) -> None:
         """Carry out what was put off, up to a moment; the job goes on after it."""
         while self._ask_at is not None and self._ask_at <= at:
+            watch()
             moment, self._ask_at = self._ask_at, None
             self._ask(moment)
         self._settle(at)
@@ -152,10 +157,16 @@ class _Run:
             self._spend(Account.TRANSITION, until)
             self._held, self._pending, self._has_run = self._still(advice.held), None, True
         if self._held is not None and self._pending is None:
-            left = self._ledger.train(self._held.running, at - self._now, self._job.checkpoint_pause_seconds)
-            self._mark(at - left, self._held.running.microbatches_per_second)
+            self._train(self._held.running, at)
+
+    def _train(self, running: Running, at: float) -> None:
+        """Enter all complete steps; where none is, the present one begins when it did, with no rounding."""
+        begun, slack = at - self._now, CLOCK_ULPS * math.ulp(at)
+        left = self._ledger.train(running, begun, self._job.checkpoint_pause_seconds, slack)
+        if left < begun:
+            self._mark(at - left, running.microbatches_per_second)
             self._now = at - left
-            self._record(self._now)
+        self._record(self._now)
 
     def _still(self, held: Held) -> Held:
         return replace(held, name_of={worker: name for worker, name in held.name_of.items() if worker in self._alive})
@@ -183,7 +194,8 @@ class _Run:
         elif self._now == at:
             self._move(advice, at, is_announced=True)
         else:
-            self._ask_at = self._now + self._ledger.next_end(self._held.running, self._job.checkpoint_pause_seconds)
+            end = self._now + self._ledger.next_end(self._held.running, self._job.checkpoint_pause_seconds)
+            self._ask_at = max(end, math.nextafter(at, math.inf))
 
     def _respond(self, at: float, *, is_announced: bool) -> None:
         """Ask the policy, and set off at once."""

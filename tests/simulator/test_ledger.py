@@ -1,6 +1,10 @@
 """Accounts of steps and checkpoints."""
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kintsugi.simulator.ledger import Account, Ledger
 from kintsugi.simulator.running import Running, StepPrice
@@ -26,6 +30,18 @@ def test_ends_of_steps_are_met_in_spite_of_rounding():
     ledger = Ledger()
     ledger.train(running(compute_seconds=0.1, bubble_seconds=0.1, reduction_seconds=0.1), 0.3 * 7, 0.0)
     assert ledger.num_steps == 7
+
+
+@given(now=st.floats(0.0, 1e10), length=st.floats(1e-6, 1e4), is_checkpoint=st.booleans())
+def test_what_ends_by_the_clock_is_over_and_nothing_is_left(now, length, is_checkpoint):
+    ledger, what = Ledger(), running(interval=1.0, compute_seconds=length, bubble_seconds=0.0, reduction_seconds=0.0)
+    if is_checkpoint:
+        ledger.train(running(interval=1.0), 2.0, length)
+        what = running(interval=1.0)
+    at, count = now + length, ledger.num_steps
+    assert ledger.train(what, at - now, length, 4 * math.ulp(at)) == 0.0
+    assert ledger.seconds[Account.CHECKPOINT] == (length if is_checkpoint else 0.0)
+    assert is_checkpoint or ledger.num_steps > count
 
 
 def test_a_checkpoint_counts_when_it_is_complete():

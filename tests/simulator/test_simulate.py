@@ -8,15 +8,16 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.simulator.adviser import Adviser
 from kintsugi.simulator.faults import Faults, Incident, settled
 from kintsugi.simulator.simulate import simulate
+from tests.simulator import fakes
 from tests.simulator.fakes import Flat, job
 
 SAMPLES = 16
 MICROBATCH_SIZE = 2
 
 
-def run(incidents, policy=None, workers=4, duration=100.0, **changes):
+def run(incidents, policy=None, workers=4, duration=100.0, watch=lambda: None, **changes):
     adviser = Adviser(policy or Flat(), job(**changes))
-    return simulate(adviser, Cluster.uniform(workers), incidents, duration_seconds=duration, seed=0)
+    return simulate(adviser, Cluster.uniform(workers), incidents, duration_seconds=duration, seed=0, watch=watch)
 
 
 def at(seconds, **what):
@@ -75,6 +76,35 @@ def test_an_arrival_waits_for_the_end_of_the_step():
     assert outcome.num_samples == (3 + 26) * SAMPLES
     assert outcome.seconds["transition"] == pytest.approx(9)
     assert outcome.seconds["lost"] == pytest.approx(1)
+
+
+def test_an_arrival_waits_for_the_end_of_a_checkpoint_that_rounding_makes_shorter():
+    assert (12.0 + 0.1) - 12.0 < 0.1
+    policy = Flat(interval_seconds=9.0)
+    outcome = run([at(12.05, joined=["w04"])], policy, workers=3, duration=30.15, checkpoint_pause_seconds=0.1)
+    # 3 steps of 4 s to 12 s, the checkpoint to 12.1 s, 9 s of transition to 21.1 s, 3 steps of 3 s to 30.1 s.
+    assert outcome.num_samples == (3 + 3) * SAMPLES
+    assert outcome.seconds["checkpoint"] == pytest.approx(0.1)
+    assert outcome.seconds["transition"] == pytest.approx(9)
+    assert outcome.seconds["lost"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("step", [0.01 * number for number in range(1, 12)])
+def test_an_arrival_waits_for_the_end_of_one_step_however_late_it_is_and_however_short_the_step(monkeypatch, step):
+    """At 4 million seconds the clock's last digit is half a nanosecond."""
+    monkeypatch.setattr(fakes, "WORK", 3 * step)
+    outcome = run([at(4e6, joined=["w04"])], workers=3, duration=4e6 + 9.0)
+    # The 9 s of transition begin a step later at the most, and go on to the end.
+    assert 9.0 - step - 1e-6 <= outcome.seconds["transition"] <= 9.0 + 1e-6
+    assert outcome.seconds["lost"] == 0.0
+    assert sum(outcome.seconds.values()) == pytest.approx(4e6 + 9.0, abs=1e-6)
+
+
+def test_who_watches_a_run_is_asked_before_incidents_and_before_what_was_put_off():
+    calls = []
+    run([at(31, lost=["w01"]), at(35, joined=["w09"])], watch=lambda: calls.append(None))
+    # Before both incidents, and at 41 s, when the transition is over that the second one waits for.
+    assert len(calls) == 3
 
 
 def test_an_arrival_that_is_not_needed_disturbs_nothing():
