@@ -45,6 +45,8 @@ class Ledger:
     """Of the steps since the last checkpoint."""
     steps_since: int = 0
     microbatches_since: int = 0
+    under_way: StepPrice | None = None
+    """Of a step that began at another price."""
 
     def spend(self, account: Account, seconds: float) -> None:
         """Enter time that trains nothing."""
@@ -66,6 +68,12 @@ class Ledger:
         """
         step, left = running.price.iteration_seconds, seconds
         assert seconds >= 0, "a ledger does not go back in time"
+        if self.under_way is not None:
+            own = self.under_way.iteration_seconds
+            if not _num_whole(left, own, slack_seconds):
+                return left
+            self._commit(running, self.under_way, 1)
+            self.under_way, left = None, max(0.0, left - own)
         while True:
             due = self._steps_until_checkpoint(running)
             if due == 0:
@@ -79,7 +87,7 @@ class Ledger:
                 left = self._train_periods(running, due, left, pause_seconds)
             possible = _num_whole(left, step, slack_seconds)
             count = possible if due is None else min(possible, due)
-            self._commit(running, count)
+            self._commit(running, running.price, count)
             left = max(0.0, left - count * step)
             if due is None or count < due:
                 return _rest(left, slack_seconds)
@@ -89,14 +97,34 @@ class Ledger:
         period = num_steps * running.price.iteration_seconds + pause_seconds
         times = max(0, int(seconds / period) - 1)
         if times:
-            self._commit(running, times * num_steps)
+            self._commit(running, running.price, times * num_steps)
             self.spend(Account.CHECKPOINT, times * pause_seconds)
             self.checkpoint()
         return seconds - times * period
 
     def next_end(self, running: Running, pause_seconds: float) -> float:
-        """How long the step or the checkpoint takes that comes next, in seconds."""
+        """How long the step or the checkpoint takes that is under way or comes next, in seconds."""
+        if self.under_way is not None:
+            return self.under_way.iteration_seconds
         return pause_seconds if self._steps_until_checkpoint(running) == 0 else running.price.iteration_seconds
+
+    def reprice(self, before: Running, after: Running, begun_seconds: float) -> None:
+        """Give what is left of the step under way another price; a checkpoint under way goes on as it is.
+
+        Args:
+            before: what was carried out, with the former price.
+            after: what is from now on.
+            begun_seconds: for which the step, or the checkpoint, has been under way.
+        """
+        if begun_seconds <= 0.0 or (self.under_way is None and self._steps_until_checkpoint(before) == 0):
+            return
+        present = self.under_way or before.price
+        left = max(0.0, present.iteration_seconds - begun_seconds) / before.price.iteration_seconds
+        self.under_way = present.going_on(left, before.price, after.price)
+
+    def give_up(self) -> None:
+        """What is under way never ends."""
+        self.under_way = None
 
     def _steps_until_checkpoint(self, running: Running) -> int | None:
         """Complete steps until a checkpoint is due, one at least after each; None where none ever is."""
@@ -106,8 +134,8 @@ class Ledger:
         missing = (interval - sum(self.since.values())) / running.price.iteration_seconds
         return max(0 if self.steps_since else 1, math.ceil(missing - ROUNDING))
 
-    def _commit(self, running: Running, count: int) -> None:
-        for account, seconds in _parts(running.price):
+    def _commit(self, running: Running, price: StepPrice, count: int) -> None:
+        for account, seconds in _parts(price):
             self.seconds[account] += count * seconds
             self.since[account] += count * seconds
         self.num_steps += count

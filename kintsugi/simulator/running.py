@@ -1,6 +1,6 @@
 """What a job does between two incidents, and what a policy answers to one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -33,6 +33,15 @@ class StepPrice:
             compute_seconds=price.pipeline_seconds - bubble,
             bubble_seconds=bubble,
             reduction_seconds=price.iteration_seconds - price.pipeline_seconds,
+        )
+
+    def going_on(self, left_ratio: float, before: "StepPrice", after: "StepPrice") -> "StepPrice":
+        """The step whose last part, of so large a share, has another price: what is done of it stays done."""
+        return StepPrice(
+            **{
+                part.name: getattr(self, part.name) + left_ratio * (getattr(after, part.name) - getattr(before, part.name))
+                for part in fields(self)
+            }
         )
 
     def lasting(self, iteration_seconds: float) -> "StepPrice":

@@ -119,6 +119,7 @@ class _Run:
         A loss that was announced early enough lets the last step end: what comes after it belongs to the transition.
         """
         self._settle(at)
+        self._ledger.give_up()
         self._ask_at = None
         begun = at - self._now
         if self._pending is not None:
@@ -162,7 +163,11 @@ class _Run:
     def _train(self, running: Running, at: float) -> None:
         """Enter all complete steps; where none is, the present one begins when it did, with no rounding."""
         begun, slack = at - self._now, CLOCK_ULPS * math.ulp(at)
+        mixed = self._ledger.under_way
         left = self._ledger.train(running, begun, self._job.checkpoint_pause_seconds, slack)
+        if mixed is not None and self._ledger.under_way is None:
+            own = mixed.iteration_seconds
+            self._mark(min(at, self._now + own), running.plan.num_microbatches / own)
         if left < begun:
             self._mark(at - left, running.microbatches_per_second)
             self._now = at - left
@@ -190,12 +195,19 @@ class _Run:
         except InfeasibleError:
             return
         if advice.response.pause_seconds == 0.0:
+            self._ledger.reprice(self._held.running, advice.held.running, at - self._now)
             self._held = advice.held
+            if self._ask_at is not None:
+                self._put_off(self._held, at)
         elif self._now == at:
             self._move(advice, at, is_announced=True)
         else:
-            end = self._now + self._ledger.next_end(self._held.running, self._job.checkpoint_pause_seconds)
-            self._ask_at = max(end, math.nextafter(at, math.inf))
+            self._put_off(self._held, at)
+
+    def _put_off(self, held: Held, at: float) -> None:
+        """Ask again at the end of what is under way."""
+        end = self._now + self._ledger.next_end(held.running, self._job.checkpoint_pause_seconds)
+        self._ask_at = max(end, math.nextafter(at, math.inf))
 
     def _respond(self, at: float, *, is_announced: bool) -> None:
         """Ask the policy, and set off at once."""

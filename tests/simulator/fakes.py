@@ -13,7 +13,10 @@ from kintsugi.simulator.scenario import Grid
 from tests.builders import FREE, uniform_profile
 
 WORK = 12.0
-"""Worker-seconds of a step: n workers take 12 / n seconds, two thirds of it computing and a third bubbles."""
+"""Worker-seconds of a step: n workers take 12 / n seconds, two thirds of it computing and a third bubbles.
+
+The slowest worker sets the pace.
+"""
 
 
 def free_profile(num_layers: int = 4, **settings: object) -> Profile:
@@ -77,6 +80,6 @@ class Flat:
             pipelines=(Pipeline(num_microbatches=8, stages=stages),),
             idle_workers=tuple(IdleWorker(worker=worker, reason="over") for worker in idle),
         )
-        step = WORK / len(used)
+        step = WORK / len(used) / min(snapshot.cluster.by_id[worker].speed_ratio for worker in used)
         price = StepPrice(compute_seconds=step * 2 / 3, bubble_seconds=step / 3, reduction_seconds=0.0)
         return Running(plan=plan, price=price, checkpoint_interval_seconds=self.interval_seconds)

@@ -90,6 +90,40 @@ def test_a_rollback_moves_time_and_takes_samples_back():
     assert sum(ledger.seconds.values()) == pytest.approx(7.0)
 
 
+def test_what_is_done_of_a_step_stays_done_and_the_rest_has_the_new_price():
+    ledger, fast = Ledger(), running()
+    slow = running(compute_seconds=2.0, bubble_seconds=1.0, reduction_seconds=3.0)
+    ledger.reprice(fast, slow, 0.5)
+    # A quarter of 2 s is done; three quarters of 6 s are left.
+    assert ledger.next_end(slow, 0.0) == pytest.approx(0.5 + 4.5)
+    assert ledger.train(slow, 2.0, 0.0) == 2.0
+    ledger.reprice(slow, fast, 2.0)
+    # A quarter more is done, 1.5 s of 6 s; half of 2 s is left.
+    assert ledger.next_end(fast, 0.0) == pytest.approx(2.0 + 1.0)
+    assert ledger.train(fast, 6.0, 0.0) == pytest.approx(1.0)
+    assert ledger.num_steps == 2
+    parts = {Account.COMPUTE: 0.25 + 0.5 + 0.5, Account.BUBBLE: 0.125 + 0.25 + 0.25, Account.REDUCTION: 0.125 + 0.75 + 0.25}
+    for account, seconds in parts.items():
+        assert ledger.seconds[account] == pytest.approx(seconds + {Account.COMPUTE: 1.0}.get(account, 0.5))
+    assert sum(ledger.seconds.values()) == pytest.approx(3.0 + 2.0)
+
+
+def test_another_price_changes_nothing_about_the_checkpoint_under_way():
+    ledger, slow = Ledger(), running(interval=4.0, compute_seconds=11.0)
+    assert ledger.train(running(interval=4.0), 5.0, 3.0) == pytest.approx(1.0)  # two steps, then 1 s of a checkpoint of 3 s
+    ledger.reprice(running(interval=4.0), slow, 1.0)
+    assert ledger.next_end(slow, 3.0) == 3.0
+
+
+def test_a_step_under_way_ends_before_a_checkpoint_that_is_due_sooner_now():
+    ledger, sooner = Ledger(), running(interval=2.0)
+    assert ledger.train(running(interval=10.0), 5.0, 3.0) == pytest.approx(1.0)
+    ledger.reprice(running(interval=10.0), sooner, 1.0)
+    assert ledger.next_end(sooner, 3.0) == 2.0
+    assert ledger.train(sooner, 2.0 + 3.0, 3.0) == pytest.approx(0.0)
+    assert (ledger.num_steps, ledger.seconds[Account.CHECKPOINT]) == (3, 3.0)
+
+
 def test_a_longer_step_has_longer_bubbles_and_a_shorter_one_first_shorter_bubbles_then_reductions():
     price = StepPrice(compute_seconds=1.0, bubble_seconds=0.5, reduction_seconds=0.5)
     assert price.lasting(2.3).bubble_seconds == pytest.approx(0.8)

@@ -189,6 +189,63 @@ def test_speeds_reach_the_policy():
     assert [policy.asked[0].cluster.by_id[worker].speed_ratio for worker in ("w01", "w02")] == [1.0, 0.5]
 
 
+SLOWING = Faults(worker_mtbf_seconds=14_400.0, straggler_mtbf_seconds=1e5)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "ends"),
+    [
+        # A third of a step is done at 10 s; the rest takes 4 s in the place of 2. At 22 s a third is done of another one.
+        ([(10, 0.5), (22, 1.0)], [3, 6, 9, 14, 20, 24, 27, 30]),
+        # The second third of the step that began at 9 s takes 2 s, the last one 1 s.
+        ([(10, 0.5), (12, 1.0)], [3, 6, 9, 13, 16, 19, 22, 25, 28, 31]),
+        # The second third takes 20 s.
+        ([(10, 0.05), (30, 1.0)], [3, 6, 9, 31]),
+        ([(9, 0.5), (15, 1.0)], [3, 6, 9, 15, 18, 21, 24, 27, 30]),
+    ],
+)
+def test_a_worker_that_changes_its_speed_changes_what_is_left_of_the_step(speeds, ends):
+    incidents = [at(moment, speeds=[("w02", ratio)]) for moment, ratio in speeds]
+    outcome = run(incidents, duration=31.5, faults=SLOWING)
+    trained = [(moment, count) for moment, count in outcome.trained if count]
+    assert [count for _, count in trained] == sorted(count for _, count in trained)
+    for moment, count in trained:
+        assert count == 8 * sum(end <= moment + 1e-9 for end in ends)
+    assert outcome.num_samples == len(ends) * SAMPLES
+    assert outcome.seconds["compute"] == pytest.approx(ends[-1] * 2 / 3)
+    assert outcome.seconds["bubble"] == pytest.approx(ends[-1] / 3)
+    assert outcome.seconds["lost"] == pytest.approx(31.5 - ends[-1])
+    assert sum((s.stop_seconds - s.start_seconds) * s.microbatches_per_second for s in outcome.spans) == pytest.approx(
+        8 * len(ends)
+    )
+
+
+def test_an_arrival_waits_for_the_end_of_a_step_that_became_longer():
+    incidents = [at(9, speeds=[("w02", 0.5)]), at(10, joined=["w04"])]
+    outcome = run(incidents, workers=3, duration=30.0, faults=SLOWING)
+    # A quarter of 4 s and three quarters of 8 s: to 15 s; 9 s of transition to 24 s, and a step of 6 s for four workers.
+    assert outcome.num_samples == (2 + 1 + 1) * SAMPLES
+    assert outcome.seconds["transition"] == pytest.approx(9)
+
+
+def test_a_loss_loses_the_whole_step_that_became_longer():
+    outcome = run([at(10, speeds=[("w02", 0.5)]), at(13, lost=["w02"])], duration=27.5, faults=SLOWING)
+    # From 9 s on; 10 s of transition to 23 s; three workers of full speed take 4 s.
+    assert outcome.num_samples == (3 + 1) * SAMPLES
+    assert outcome.seconds["lost"] == pytest.approx(4 + 0.5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(changes=st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(0.01, 4.0)), max_size=12), duration=st.floats(1.0, 200.0))
+def test_as_many_steps_are_trained_as_the_speeds_of_all_times_make(changes, duration):
+    changes = sorted({moment: ratio for moment, ratio in changes if moment < duration}.items())
+    outcome = run([at(m, speeds=[("w02", ratio)]) for m, ratio in changes], duration=duration, faults=SLOWING)
+    stretches = zip([(0.0, 1.0), *changes], [*(moment for moment, _ in changes), duration], strict=True)
+    steps = sum((stop - start) * min(1.0, ratio) / 3.0 for (start, ratio), stop in stretches)
+    assert outcome.num_samples / SAMPLES == pytest.approx(steps - 0.5, abs=0.5 + 1e-6)
+    assert sum(outcome.seconds.values()) == pytest.approx(duration)
+
+
 def test_a_trace_begins_without_workers():
     incidents = [at(5, joined=["a", "b"]), at(80, joined=["c", "d"])]
     outcome = simulate(Adviser(Flat(), job()), Cluster.uniform(4), incidents, duration_seconds=100.0, seed=0, is_traced=True)
