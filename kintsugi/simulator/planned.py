@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges, Snapshot
@@ -35,27 +36,34 @@ class Memory:
 
     known: dict[Snapshot, Decided] = field(default_factory=dict)
     num_workers: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def decided(self, snapshot: Snapshot) -> Decided:
-        """The planner's decision.
+        """The planner's decision; several threads may ask at once.
 
         Raises:
             InfeasibleError: there is none.
         """
-        free = self.known.get(replace(snapshot, settings=replace(snapshot.settings, policy=None)))
+        unpinned = replace(snapshot, settings=replace(snapshot.settings, policy=None))
+        with self._lock:
+            free, own = self.known.get(unpinned), self.known.get(snapshot)
         if free is not None and snapshot.settings.policy in (None, free.policy):
             return free
-        if snapshot not in self.known:
-            self._keep(snapshot, _decided(snapshot))
-        return self.known[snapshot]
+        if own is None:
+            own = _decided(snapshot)
+            self._keep(snapshot, own)
+        return own
 
     def _keep(self, snapshot: Snapshot, decided: Decided) -> None:
-        self.known[snapshot] = decided
-        self.num_workers += len(snapshot.alive)
-        while self.num_workers > MOST_REMEMBERED and len(self.known) > 1:
-            oldest = next(iter(self.known))
-            del self.known[oldest]
-            self.num_workers -= len(oldest.alive)
+        with self._lock:
+            if snapshot in self.known:  # another thread was faster
+                return
+            self.known[snapshot] = decided
+            self.num_workers += len(snapshot.alive)
+            while self.num_workers > MOST_REMEMBERED and len(self.known) > 1:
+                oldest = next(iter(self.known))
+                del self.known[oldest]
+                self.num_workers -= len(oldest.alive)
 
 
 def _decided(snapshot: Snapshot) -> Decided:
