@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kintsugi.core import checks
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InvalidInputError
+
+HOST_PREFIX = "h-"
+"""Of the names of hosts that come with a worker of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,11 @@ class Incident:
     """New speed ratios."""
     notice_seconds: float = 0.0
     """How long before the loss it was announced."""
+
+
+def newcomer(name: str) -> Worker:
+    """A worker that nobody knew at the beginning, alone on its host."""
+    return Worker(id=name, host=f"{HOST_PREFIX}{name}")
 
 
 def draw(faults: Faults, cluster: Cluster, duration_seconds: float, seed: int) -> tuple[Incident, ...]:

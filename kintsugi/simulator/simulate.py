@@ -8,7 +8,7 @@ from dataclasses import replace
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.simulator.adviser import Advice, Adviser, Fleet, Held
-from kintsugi.simulator.faults import Incident
+from kintsugi.simulator.faults import Incident, newcomer
 from kintsugi.simulator.ledger import Account, Ledger, Span
 from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.running import Response, Running
@@ -102,7 +102,7 @@ class _Run:
             self._alive.pop(worker, None)
         self._forget(incident.lost)
         for worker in incident.joined:
-            self._workers.setdefault(worker, Worker(id=worker, host=f"h-{worker}"))
+            self._workers.setdefault(worker, newcomer(worker))
             self._alive[worker] = None
         for worker, speed_ratio in incident.speeds:
             self._workers[worker] = replace(self._workers[worker], speed_ratio=speed_ratio)

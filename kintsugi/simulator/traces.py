@@ -8,11 +8,15 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
 
+from kintsugi.core.checks import LONGEST_NAME
 from kintsugi.core.cluster import MOST_WORKERS
 from kintsugi.core.errors import InvalidInputError, cause_of
-from kintsugi.simulator.faults import Incident
+from kintsugi.simulator.faults import HOST_PREFIX, Incident
 
 MILLISECONDS = 1000.0
+
+LONGEST_NODE = LONGEST_NAME - len(HOST_PREFIX)
+"""Characters of a node's name: its host's is longer."""
 
 Row = tuple[int, Sequence[str]]
 """Number of a line in its file, and its cells."""
@@ -99,11 +103,15 @@ def from_events(rows: Sequence[Row]) -> tuple[Incident, ...]:
 def _event(number: int, row: Sequence[str]) -> tuple[float, str, str]:
     try:
         moment, kind, node = row
-        if kind in ("add", "remove") and node and math.isfinite(milliseconds := float(moment)):
-            return milliseconds, kind, node
+        is_event = kind in ("add", "remove") and node != "" and math.isfinite(milliseconds := float(moment))
     except ValueError:
-        pass
-    raise InvalidInputError("is no `time_ms,add|remove,node`", field=f"trace line {number}", value=",".join(row)[:200])
+        is_event = False
+    if not is_event:
+        raise InvalidInputError("is no `time_ms,add|remove,node`", field=f"trace line {number}", value=",".join(row)[:200])
+    if len(node) > LONGEST_NODE or not node.isprintable():
+        message = f"must name a node by at most {LONGEST_NODE} printable characters"
+        raise InvalidInputError(message, field=f"trace line {number}", value=node[:200])
+    return milliseconds, kind, node
 
 
 def _apply(live: set[str], kind: str, node: str, now: float) -> None:

@@ -8,6 +8,7 @@ import pytest
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator.job import incidents_of, job_of
 from kintsugi.simulator.scenario import load
+from kintsugi.simulator.sweep import run_one
 from kintsugi.simulator.traces import read, shipped, written
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,8 @@ def test_counts_are_met_with_the_fewest_changes(tmp_path):
     [
         (["0,add,a", "5,take,b"], "trace line 2", "is no"),
         (["0,add,a", "x,add,b"], "trace line 2", "is no"),
+        (["0,add,a", "5,add," + 199 * "b"], "trace line 2", "at most 198 printable characters"),
+        (["0,add,a", "5,add,b\x07c"], "trace line 2", "at most 198 printable characters"),
         (["0,add,a", "0,add,a"], "trace", "although it is there"),
         (["0,add,a", "1,remove,b"], "trace", "not there"),
         (["9,add,a", "9,add,b", "1,add,c"], "trace line 3", "back in time"),
@@ -93,6 +96,12 @@ def test_bad_lines_are_named(tmp_path, text, field, part):
     with pytest.raises(InvalidInputError, match=part) as caught:
         read(lines(tmp_path, *text))
     assert caught.value.field == field
+
+
+def test_nodes_with_the_longest_names_are_simulated(tmp_path):
+    longest = 198 * "b"
+    scenario = replace(load("spot"), trace=str(lines(tmp_path, "0,add,a", f"0,add,{longest}")), duration_seconds=600.0)
+    assert run_one(scenario, "varuna", 0).live[-1] == (0.0, 2)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
