@@ -51,9 +51,9 @@ def _scenario_of(request: SimulationRequest) -> Scenario:
     try:
         return varied(scenario, dict(request.values))
     except InvalidInputError as error:
-        named = error.value if error.field == "vary" else next((name for name in request.values if meant(name) == error.field), "")
-        field = f"values.{named or error.field}"
-        raise InvalidInputError(error.message, field=field, value=request.values.get(str(named), error.value)) from error
+        is_unknown = error.field == "vary"
+        sent = str(error.value) if is_unknown else next((n for n in request.values if meant(n) == error.field), error.field)
+        raise InvalidInputError(error.message, field=f"values.{sent}", value=request.values.get(sent, error.value)) from error
 
 
 def _require_small(scenario: Scenario, request: SimulationRequest) -> None:
