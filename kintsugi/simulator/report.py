@@ -51,7 +51,7 @@ def _standing_still(rows: Sequence[Row]) -> Iterator[str]:
     """Why policies never trained, one line for those with the same reason."""
     policies: dict[str, dict[str, None]] = defaultdict(dict)
     for row in rows:
-        if row.stopped_because is not None and row.shares[Account.STOPPED.value] == 1.0:
+        if row.stopped_because is not None and not any(row.shares[account.value] for account in SHOWN):
             policies[row.stopped_because][row.policy] = None
     for why, names in policies.items():
         yield f"never trained ({', '.join(names)}): {why}"

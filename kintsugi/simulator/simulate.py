@@ -17,6 +17,9 @@ from kintsugi.simulator.transitions import restart_pause_seconds
 CLOCK_ULPS = 4
 """By how many of its last digits the difference of two moments may be wrong: by a half each for both sums and the difference."""
 
+NOBODY = "alive: no worker ever came"
+"""Why a job stood still about which no policy was asked."""
+
 
 def simulate(
     adviser: Adviser,
@@ -145,8 +148,13 @@ class _Run:
             spans=tuple(self._spans),
             trained=tuple(self._trained),
             live=tuple(self._live),
-            stopped_because=self._refused[1] if self._refused is not None else None,
+            stopped_because=self._stopped_because(),
         )
+
+    def _stopped_because(self) -> str | None:
+        if self._refused is not None:
+            return self._refused[1]
+        return None if any(count for _, count in self._live) else NOBODY
 
     def _settle(self, at: float) -> None:
         """Keep a transition's checkpoint and end a transition that are over by then, and enter all complete steps."""

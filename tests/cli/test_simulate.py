@@ -1,6 +1,7 @@
 """The command simulate."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_what_keeps_a_job_from_training_is_told_once_for_all_policies_alike(ask,
     assert " ".join(out.split()).count("never trained (kintsugi, varuna): memory_bytes: in the roomiest split") == 1
     _, out, _ = ask("--scenario", short, *crowded, "--format", "json")
     assert [row["stopped_because"] is None for row in json.loads(out)["rows"]] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        (["0,add,a", "0,remove,a"], "alive: no worker ever came"),
+        (["0,add,a", "60000,remove,a"], "workers: "),
+    ],
+)
+def test_a_policy_that_never_trained_on_a_trace_is_told_why(ask, tmp_path, events, why):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(events) + "\n")
+    arguments = ("--scenario", "spot", "--policies", "oobleck,varuna", "--trace", trace)
+    status, out, _ = ask(*arguments)
+    assert status == 0
+    assert re.search(rf"never trained \([^)]*varuna\): {why}", " ".join(out.split()))
+    _, out, _ = ask(*arguments, "--format", "json")
+    assert all(row["stopped_because"] for row in json.loads(out)["rows"])
 
 
 @pytest.mark.parametrize(
