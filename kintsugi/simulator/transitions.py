@@ -1,6 +1,6 @@
 """What moving from one plan to another takes, for policies that do not ask the planner."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,7 +12,7 @@ from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import IdleWorker, Plan, Policy
-from kintsugi.core.profile import Profile
+from kintsugi.core.profile import OptimizerSharding, Profile
 from kintsugi.simulator.job import Job
 from planner.arranging.degrees import degrees
 from planner.arranging.request import Request
@@ -134,18 +134,38 @@ def fastest_grid(job: Job, num_workers: int) -> tuple[int, int]:
 
 @lru_cache(1024)
 def _fastest_grid(profile: Profile, settings: JobSettings, num_workers: int) -> tuple[int, int]:
-    allowed = degrees(settings.ranges, num_workers, profile.num_layers, settings.num_microbatches)
+    work = sum(layer.forward_seconds + layer.backward_seconds for layer in profile.layers)
     best: tuple[float, int, int] | None = None
-    for pp in allowed.pp:
-        dp = min(num_workers // pp, allowed.dp[-1])
-        if dp < allowed.dp[0]:
+    for dp, pp in _grids(profile, settings, num_workers):
+        if best is not None and _largest_share(settings, dp) * work / pp >= best[0]:  # the busiest worker alone takes as long
             continue
         seconds = grid_seconds(profile, settings, dp, pp)
-        if seconds is not None and (best is None or (seconds, pp) < best[::2]):
+        if seconds is not None and (best is None or seconds < best[0]):
             best = seconds, dp, pp
     if best is None:
         raise InfeasibleError("no grid of equal pipelines fits the ranges and memory", field="workers", value=num_workers)
     return best[1], best[2]
+
+
+def _grids(profile: Profile, settings: JobSettings, num_workers: int) -> Iterator[tuple[int, int]]:
+    """Pipelines and stages of all grids that may be the fastest: first those of the most pipelines, for each number of stages.
+
+    More pipelines whose largest share of the micro-batches is no smaller only reduce for longer. Where replicas share the
+    optimizer's state, they need less memory, too.
+    """
+    allowed = degrees(settings.ranges, num_workers, profile.num_layers, settings.num_microbatches)
+    most = {pp: min(num_workers // pp, allowed.dp[-1]) for pp in allowed.pp if num_workers // pp >= allowed.dp[0]}
+    yield from ((greatest, pp) for pp, greatest in most.items())
+    is_sharded = profile.optimizer_sharding is not OptimizerSharding.NONE
+    for pp, greatest in most.items():
+        for dp in range(greatest - 1, allowed.dp[0] - 1, -1):
+            if is_sharded or dp == allowed.dp[0] or _largest_share(settings, dp - 1) > _largest_share(settings, dp):
+                yield dp, pp
+
+
+def _largest_share(settings: JobSettings, dp: int) -> int:
+    """Micro-batches of the pipeline with the most of them."""
+    return -(-settings.num_microbatches // dp)
 
 
 @lru_cache(4096)

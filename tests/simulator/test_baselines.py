@@ -1,5 +1,6 @@
 """Every baseline against cases that are reckoned by hand: 2 x 2 stages of 20 ms forward and 40 ms backward, 8 micro-batches."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,8 +12,8 @@ from estimator.pipeline import rerouted_seconds
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
-from kintsugi.core.plan import Stage
-from kintsugi.core.profile import Recovery
+from kintsugi.core.plan import IdleWorker, Stage
+from kintsugi.core.profile import LinkCost, OptimizerSharding, Recovery
 from kintsugi.simulator.baselines.bamboo import Bamboo, redundant_seconds, taken_over
 from kintsugi.simulator.baselines.chameleon import Chameleon, equation_13_seconds
 from kintsugi.simulator.baselines.checkpoint_restart import CheckpointRestart
@@ -23,6 +24,7 @@ from kintsugi.simulator.baselines.recycle import ReCycle, staggered_seconds
 from kintsugi.simulator.baselines.templates import distributed, pipeline_seconds
 from kintsugi.simulator.baselines.varuna import Varuna
 from kintsugi.simulator.scenario import Grid
+from kintsugi.simulator.transitions import fastest_grid, grid_seconds
 from planner.policies.rerouting import reroute
 from restorer.rounds import fastest_rounds
 from tests.builders import grid_plan, uniform_profile
@@ -87,6 +89,33 @@ def test_what_grows_by_way_of_a_checkpoint_keeps_it(policy, saves):
     assert response.pause_seconds == pytest.approx(2.0 + DETECT + RESTART + READ if saves else DETECT + REGROUP)
     assert response.saves is saves
     assert not response.rolls_back
+
+
+LAYERS = {"gradient_bytes": 10**8}
+
+
+@pytest.mark.parametrize("num_workers", [1, 4, 7, 12])
+@pytest.mark.parametrize("beta", [4e-11, 1e-9, 1e-8])
+@pytest.mark.parametrize(("num_microbatches", "sharding"), [(16, OptimizerSharding.NONE), (5, OptimizerSharding.ZERO1)])
+def test_the_fastest_grid_is_the_fastest_of_all(num_workers, beta, num_microbatches, sharding):
+    """Where links are slow, more pipelines than one reduce for longer than they compute less."""
+    profile = uniform_profile(6, layer_changes=LAYERS, inter_host=LinkCost(alpha_seconds=2e-5, beta_seconds_per_byte=beta))
+    case = job(replace(profile, optimizer_sharding=sharding), settings=JobSettings(num_microbatches=num_microbatches))
+    grids = [(dp, pp) for pp in range(1, 7) for dp in range(1, min(num_microbatches, num_workers // pp) + 1)]
+    seconds = {grid: grid_seconds(case.profile, case.settings, *grid) for grid in grids}
+    best = min(value for value in seconds.values() if value is not None)
+    assert seconds[fastest_grid(case, num_workers)] == pytest.approx(best, rel=1e-12)
+
+
+def test_the_fastest_grid_is_found_where_only_shards_of_many_replicas_fit_memory():
+    """Two layers fit one worker where at least three replicas share their optimizer's state; shares are 2 micro-batches for all."""
+    layers = {"activation_bytes": 1, "temporary_bytes": 1, "gradient_bytes": 10**8, "optimizer_bytes": 3 * 10**9}
+    slow = LinkCost(alpha_seconds=2e-5, beta_seconds_per_byte=1e-9)
+    profile = uniform_profile(2, layer_changes=layers, memory_bytes=3_000_000_000, inter_host=slow)
+    settings = JobSettings(num_microbatches=6, ranges=Ranges(max_pp=1))
+    case = job(replace(profile, optimizer_sharding=OptimizerSharding.ZERO1), settings=settings)
+    assert [grid_seconds(case.profile, settings, dp, 1) is None for dp in (2, 3, 4)] == [True, False, False]
+    assert fastest_grid(case, 4) == (3, 1)
 
 
 def test_checkpoints_come_at_the_interval_that_loses_least():
@@ -168,6 +197,16 @@ def test_oobleck_has_templates_that_fit_any_share_of_the_micro_batches(num_micro
     response = after_losing(Oobleck(case), (0, 1), (1, 1), workers=8, case=case)
     assert not response.rolls_back
     assert [len(pipeline.stages[0].layers) for pipeline in response.running.plan.pipelines] == [1, 1, 1]
+
+
+def test_oobleck_gives_idle_workers_to_the_shortest_crew_that_was_hit():
+    case = job(free_profile(12), first=None, settings=JobSettings(num_microbatches=14, ranges=Ranges(min_pp=2)))
+    plan = grid_plan(12, [5, 2], [8, 6]).amended(idle_workers=(IdleWorker(worker="w07", reason="over"),))
+    lost = plan.pipelines[0].stages[1].worker
+    response = Oobleck(case).respond(snapshot(plan, [w for w in (*plan.workers, "w07") if w != lost], case))
+    first, second = (tuple(stage.worker for stage in pipeline.stages) for pipeline in response.running.plan.pipelines)
+    assert (len(first), first[-1]) == (5, "w07")
+    assert second == tuple(stage.worker for stage in plan.pipelines[1].stages)
 
 
 def test_oobleck_borrows_then_merges_then_gives_up():

@@ -176,15 +176,16 @@ class Oobleck:
 
 
 def _crews(snapshot: Snapshot) -> list[list[str]]:
-    """Survivors by pipeline, in stage order; workers that hold nothing make the shortest crews longer."""
+    """Survivors by pipeline, in stage order; workers that hold nothing make the shortest crews longer that were hit."""
     assert snapshot.plan is not None
     own = Survivors.of(snapshot)
     crews = [
         [s.worker for s in pipeline.stages if s.worker in own.holding and s.worker is not None]
         for pipeline in snapshot.plan.pipelines
     ]
+    hit = [crew for crew, pipeline in zip(crews, snapshot.plan.pipelines, strict=True) if len(crew) < len(pipeline.stages)]
     for worker in own.empty:
-        min(crews, key=len).append(worker)
+        min(hit, key=len).append(worker)
     return crews
 
 
