@@ -28,7 +28,15 @@ from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapsho
 from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.asked import cluster_of, faults_of, options_of, require_addresses, require_degrees, require_kinds
+from kintsugi.runtime.asked import (
+    cluster_of,
+    faults_of,
+    options_of,
+    require_addresses,
+    require_carried_out,
+    require_degrees,
+    require_kinds,
+)
 from kintsugi.runtime.brought import finite_factor, require_importable
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
@@ -130,6 +138,7 @@ def train(
         trace=trace,
     )
     job = _job_of(make_job)
+    require_carried_out(job, dp, pp)
     require_device(job.device)
     if profile is not None:
         require_profile_of(job, profile)
@@ -323,7 +332,7 @@ def _starting_plan(
 
     None leaves both to whoever decides.
     """
-    if dp is None and least_dp > 1:
+    if dp is None and 1 < least_dp <= settings.num_microbatches:
         with suppress(InfeasibleError):
             return _plan_within(Ranges(min_dp=least_dp, min_pp=pp or 1, max_pp=pp), profile, cluster, settings)
     if dp is None and pp is None:

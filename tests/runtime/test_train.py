@@ -14,6 +14,7 @@ from kintsugi.core.profile import LinkCost, Network, Profile
 from kintsugi.runtime import train as training
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
+from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.train import train
 from planner.replan import replan
@@ -92,6 +93,11 @@ def test_options_of_the_agent_that_cannot_be_are_refused(said, told):
     assert told in str(caught.value)
 
 
+def one_micro_batch() -> TrainingJob:
+    """The same, with a single micro-batch per step."""
+    return replace(tiny_gpt(), num_microbatches=1)
+
+
 @pytest.fixture
 def begun(monkeypatch):
     """The plans that jobs would begin with; null where whoever decides chooses."""
@@ -131,6 +137,23 @@ def test_a_job_without_checkpoints_begins_with_two_holders_of_every_layer(begun,
     assert dp == (None if plan is None else plan.dp)
     if dp == 2:
         assert all(len(holders) == 2 for holders in plan.holders)
+
+
+@pytest.mark.parametrize(("said", "dp"), [({}, None), ({"pp": 3}, 1), ({"dp": 1}, 1)])
+def test_a_job_of_one_micro_batch_begins_with_one_pipeline(begun, said, dp):
+    train(one_micro_batch, workers=4, profile=profile_for(one_micro_batch()), **said)
+    (plan,) = begun
+    assert dp == (None if plan is None else plan.dp)
+
+
+@pytest.mark.parametrize(
+    ("make_job", "said", "field"),
+    [(one_micro_batch, {"dp": 2}, "dp"), (tiny_gpt, {"dp": 9}, "dp"), (tiny_gpt, {"dp": 1, "pp": 20}, "pp")],
+)
+def test_degrees_that_the_job_has_not_enough_for_are_refused_before_anything_is_measured(monkeypatch, make_job, said, field):
+    monkeypatch.setattr(training, "_measured", lambda *_: pytest.fail("it is measured"))
+    with refuses(field, said[field]):
+        train(make_job, workers=20, **said)
 
 
 @pytest.mark.parametrize(
