@@ -13,13 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from api.access.limits import Buckets
-from api.access.tokens import redacted
+from api.access.tokens import InsufficientScopeError, redacted
 from api.texts import advice, shortened
 from kintsugi.core.errors import (
     PROBLEM_TYPE,
     AccessError,
     ConflictError,
-    ForbiddenError,
     InfeasibleError,
     InvalidInputError,
     KintsugiError,
@@ -143,8 +142,8 @@ def _headers_of(error: KintsugiError) -> dict[str, str]:
     """What HTTP wants to be told beside the document."""
     if isinstance(error, UnauthenticatedError):
         return {"WWW-Authenticate": 'Bearer realm="kintsugi"'}
-    if isinstance(error, ForbiddenError) and error.value:
-        return {"WWW-Authenticate": f'Bearer realm="kintsugi", error="insufficient_scope", scope="{error.value}"'}
+    if isinstance(error, InsufficientScopeError):
+        return {"WWW-Authenticate": f'Bearer realm="kintsugi", error="insufficient_scope", scope="{error.needed.value}"'}
     if isinstance(error, TooManyRequestsError):
         return {"Retry-After": str(error.retry_seconds)}
     return {}

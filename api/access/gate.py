@@ -15,7 +15,7 @@ from api.access.audit import AuditRecord
 from api.access.callers import Caller, calling
 from api.access.needs import READING, Need, need_of
 from api.access.targets import Operation, Target, operations_of, target_of
-from api.access.tokens import LOOSE_SECRET, Token, redacted
+from api.access.tokens import LOOSE_SECRET, InsufficientScopeError, Token, redacted
 from api.problems import CLIENT_GONE, REQUEST_ID, TEMPLATE, problem_of
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import ForbiddenError, InvalidInputError, KintsugiError, UnauthenticatedError
@@ -128,8 +128,7 @@ class _Passage:
         if self._target.job is not None:
             Caller(token=self._token).require(self._target.job)
         if not self._token.scope.includes(self._need.scope):
-            message = f"needs a token of scope {self._need.scope.value}, and this one has {self._token.scope.value}"
-            raise ForbiddenError(message, field="Authorization", value=self._need.scope.value)
+            raise InsufficientScopeError(self._need.scope, self._token.scope)
         if self._need.all_jobs and self._token.job is not None:
             message = "needs a token for all jobs, and this one is for a single job"
             raise ForbiddenError(message, field="Authorization", value=self._need.scope.value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kintsugi.core import checks
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import ForbiddenError, InvalidInputError
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
 PREFIX = "kgi"
@@ -35,6 +35,15 @@ class Scope(StrEnum):
         """Whether this scope allows what `other` does."""
         order = list(Scope)
         return order.index(self) >= order.index(other)
+
+
+class InsufficientScopeError(ForbiddenError):
+    """The token's scope does not allow what was asked, and `needed` does."""
+
+    def __init__(self, needed: Scope, held: Scope) -> None:
+        message = f"needs a token of scope {needed.value}, and this one has {held.value}"
+        super().__init__(message, field="Authorization", value=needed.value)
+        self.needed = needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,15 @@ def test_the_log_holds_no_token(world, capsys):
     assert secret not in told.out + told.err
 
 
+def test_who_is_refused_for_a_scope_is_told_which_one_it_takes(world):
+    refused = world.ask("POST", "/v1/jobs", "reader", json=new_job(id=OWN))
+    assert refused.status_code == 403
+    assert refused.headers["WWW-Authenticate"] == 'Bearer realm="kintsugi", error="insufficient_scope", scope="report"'
+    single = world.ask("GET", "/v1/audit", "stranger")
+    assert (single.status_code, single.json()["error"]["field"]) == (403, "Authorization")
+    assert "WWW-Authenticate" not in single.headers, "its scope would do"
+
+
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PROPFIND", "post", "X" * 300])
 def test_other_methods_open_nothing(world, method):
     assert world.client.request(method, f"/v1/jobs/{OWN}").status_code == 401
@@ -163,9 +172,11 @@ def test_where_no_token_is_needed_pages_of_other_sites_change_nothing(database_u
     with TestClient(app, client=("127.0.0.1", 1), base_url="http://localhost") as client:
         assert client.post("/v1/jobs", json=new_job(id=OWN)).status_code == 201
         again = f"/v1/jobs/{OWN}/webhooks/a/deliveries/b/retry"  # which browsers send without asking, as it has no body
-        for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        injecting = {"Origin": 'http://evil.example", Basic realm="your password'}
+        for headers in ({"Origin": "http://evil.example"}, injecting, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
             refused = client.post(again, headers=headers)
             assert (refused.status_code, refused.json()["error"]["field"]) == (403, "Origin")
+            assert "WWW-Authenticate" not in refused.headers
         for headers in ({}, {"Origin": "http://localhost"}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
             assert client.post(again, headers=headers).status_code == 404
         assert client.get("/v1/jobs", headers={"Origin": "http://evil.example"}).status_code == 200
