@@ -61,6 +61,8 @@ class Overseer:
         self._renewed_at: float | None = None
         """When the latest step was told of, where no other has been done since the members connected anew for that."""
         self._cuts = Cuts(fleet, options.probe_timeout_seconds)
+        self._released: set[WorkerHandle] = set()
+        """Those that were told to end, for others train with their state."""
         self.phase = Phase.STARTING
         self.progress = Progress()
         self.recoveries = Recoveries()
@@ -190,10 +192,18 @@ class Overseer:
     def _bury(self, handle: WorkerHandle, why: str = "") -> None:
         """A process ended, or has to; who goes on without it finds that out by itself."""
         if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle):
-            self._fleet.lose(handle, why)
+            if self._has_gone(handle):
+                self._fleet.remove(handle)
+            else:
+                self._fleet.lose(handle, why)
             self._account.buried(handle, why or handle.ending)
             if self._course is None:
                 self._decider.submit([self._roster.failed(handle.worker, handle.ending)])
+
+    def _has_gone(self, handle: WorkerHandle) -> bool:
+        """Whether a process that ended had been let go, and nobody has come to need it since: nothing is lost with it."""
+        is_needed = self._course is not None and handle.worker in self._course.staying
+        return handle in self._released and not is_needed
 
     def _require_life(self) -> None:
         """End a job that cannot go on.
@@ -302,9 +312,14 @@ class Overseer:
         """Let those go whose state others have, now that these train with it."""
         leaving = self._course.membership.draining if self._course is not None else ()
         for worker in leaving:
-            if worker in self._fleet.handles and worker not in self.decision.plan.workers:
-                self._account.let_go(worker)
-                self._fleet.handles[worker].send(Stop())
+            handle = self._fleet.handles.get(worker)
+            if handle is None or worker in self.decision.plan.workers:
+                continue
+            self._account.let_go(worker)
+            if handle not in self._released:
+                self._log.info("a worker leaves; its state is handed over", worker=worker)
+                self._released.add(handle)
+            handle.send(Stop())
 
     def _compare(self) -> None:
         """Whoever decides knows by now what the workers did, and would have done the same: a plan follows from what happened."""

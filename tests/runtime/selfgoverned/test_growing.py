@@ -144,8 +144,11 @@ def test_the_only_holder_of_layers_leaves_once_others_have_them(run_with):
     def has_left(agent: Agent) -> bool:
         return bool(agent.recoveries) and agent.recoveries[-1].left == ["w01"] and "w01" not in agent.alive
 
-    result = run_with(gpt_request(1, 3), observer, has_left)
+    with capture_logs() as logs:
+        result = run_with(gpt_request(1, 3), observer, has_left)
     assert_same(result, reference(), TOLERANCE)
+    told = [log["event"] for log in logs if log.get("worker") == "w01"]
+    assert told == ["a worker leaves; its state is handed over"], "it is no loss"
     assert set(survivors(result).workers) == {"w00", "w02"}
     assert [(recovery.left, recovery.lost) for recovery in result.recoveries] == [(["w01"], [])]
 
