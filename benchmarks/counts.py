@@ -21,16 +21,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.running import LiveTable
+from benchmarks.running import LiveTable, cut_torn_line, whole_lines
 from benchmarks.scaling import PROFILES, snapshot
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.profile import Profile
 from planner.legality import misplacements, violations
 from planner.replan import replan
+from planner.sources import PACKAGES, sources_digest
 
 BLOCK = 128
 """Counts that one process plans for."""
+
+OWN_PACKAGES = ("benchmarks", "tests")
+"""That say what is asked of the planner."""
 
 MOST_SECONDS = 3600.0
 """That one process may take."""
@@ -95,8 +99,9 @@ class Runs:
 
     def num_different(self, counts: range, runs: int, jobs: int) -> int:
         """Most different digests of any block; 1 where all runs are alike. So many processes run side by side."""
-        if self.state is not None and self.state.exists():
-            lines = self.state.read_text().splitlines()
+        if self.state is not None:
+            cut_torn_line(self.state)
+            lines = whole_lines(self.state)
             self.known.update((key, digest) for key, _, digest in (line.partition(" ") for line in lines))
         blocks = [counts[start : start + BLOCK] for start in range(0, len(counts), BLOCK)]
         tasks = [(seed, block) for block in blocks for seed in range(runs)]
@@ -121,11 +126,7 @@ class Runs:
 @cache
 def code_digest() -> str:
     """SHA-256 over everything that decides, in hexadecimal."""
-    root, result = Path(__file__).parent.parent, hashlib.sha256()
-    for folder in ("planner", "estimator", "restorer", "kintsugi/core", "benchmarks", "tests"):
-        for path in sorted((root / folder).glob("*.py")):
-            result.update(path.read_bytes())
-    return result.hexdigest()
+    return sources_digest(Path(__file__).parents[1], (*PACKAGES, *OWN_PACKAGES))
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """What benchmarks that take minutes share: they tell how far they are, and leave nothing behind when they are stopped."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,17 @@ class LiveTable(Table):
         """Append a row, and tell it."""
         tell(*cells)
         super().add_row(*cells, **style)
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Lines of a file that grows by lines, if it is there; a last one without an end was cut off by the death of its writer."""
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def cut_torn_line(path: Path) -> None:
+    """Take a last line without an end out of a file, if there is one, so that further lines can be appended."""
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Which planner this is: its version, and a digest of what it consists of, for a version may live long while its sources change."""
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,10 +22,10 @@ def planner_name() -> str:
     return f"{__version__[: LONGEST_NAME - DIGITS - 1]}+{digest}"
 
 
-def sources_digest(root: Path) -> str:
-    """SHA-256 of all sources of `PACKAGES` below a folder, with their names."""
+def sources_digest(root: Path, packages: Sequence[str] = PACKAGES) -> str:
+    """SHA-256 of all sources of these packages below a folder, with their names."""
     digest = hashlib.sha256()
-    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+    for path in sorted(path for package in packages for path in (root / package).rglob("*.py")):
         digest.update(f"{path.relative_to(root).as_posix()}\n".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
