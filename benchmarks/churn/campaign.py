@@ -12,6 +12,7 @@ from benchmarks.churn.baselines import Method
 from benchmarks.churn.measure import Outcome, Setting, scale_out
 from benchmarks.churn.overlays import Drawn, drawn, scaled, with_equal_links
 from benchmarks.churn.product import ProductEvent, product
+from benchmarks.running import cut_torn_line, whole_lines
 
 MEBIBYTE = 2**20
 MODEL_MEBIBYTES = {1.7: "LoRA", 178.0: "ResNet101", 468.0: "GPT-2", 528.0: "VGG11", 3050.0: "GPT-2 large"}
@@ -99,6 +100,8 @@ class Record:
 
     case: Case
     outcomes: tuple[Outcome, ...]
+    setting: Setting | None = None
+    """In which they were measured; null: nobody noted it."""
 
     def of(self, method: Method) -> Outcome:
         """The outcome of one method."""
@@ -115,25 +118,27 @@ class Results:
 
 def run(asked: Asked, kept: Path | None, console: Console) -> Results:
     """Measure what is not in the file `kept` yet, and put it there; all that was asked for."""
-    known = read(kept) if kept is not None and kept.exists() else Results((), ())
+    if kept is not None:
+        cut_torn_line(kept)
+    known = read(kept) if kept is not None else Results((), ())
     return Results(_scale_outs(asked, known, kept, console), _product_events(asked, known, kept, console))
 
 
 def _scale_outs(asked: Asked, known: Results, kept: Path | None, console: Console) -> tuple[Record, ...]:
-    by_case = {record.case: record for record in known.records}
+    by_case = {record.case: record for record in known.records if record.setting == asked.setting(record.case.mebibytes)}
     for case in cases(asked):
         if case not in by_case:
             console.print(f"{case.mebibytes:g} MiB to a joiner of {case.num_nodes} nodes, {case.part} links, seed {case.seed}")
-            outcomes = scale_out(case.overlay(asked.rate_ratio), asked.setting(case.mebibytes), case.methods, case.seed)
-            by_case[case] = Record(case, tuple(outcomes))
+            setting = asked.setting(case.mebibytes)
+            outcomes = scale_out(case.overlay(asked.rate_ratio), setting, case.methods, case.seed)
+            by_case[case] = Record(case, tuple(outcomes), setting)
             _append(kept, by_case[case])
     return tuple(by_case[case] for case in cases(asked))
 
 
 def _product_events(asked: Asked, known: Results, kept: Path | None, console: Console) -> tuple[ProductEvent, ...]:
     setting, number = asked.setting(asked.middle_mebibytes), asked.num_product_nodes
-    wanted = (number, setting.state_bytes, asked.rate_ratio)
-    events = {e.seed: e for e in known.product if (e.num_active, e.state_bytes, e.rate_ratio) == wanted}
+    events = {e.seed: e for e in known.product if e.num_active == number and e.is_of(setting)}
     seeds = range(asked.seed, asked.seed + asked.num_product_events)
     missing = [seed for seed in seeds if seed not in events]
     if missing:
@@ -147,7 +152,7 @@ def _product_events(asked: Asked, known: Results, kept: Path | None, console: Co
 
 def read(path: Path) -> Results:
     """What earlier campaigns kept."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in whole_lines(path)]
     records = TypeAdapter(tuple[Record, ...]).validate_python([line for line in lines if "case" in line])
     return Results(records, TypeAdapter(tuple[ProductEvent, ...]).validate_python([line for line in lines if "joins" in line]))
 

@@ -69,9 +69,17 @@ class ProductEvent:
     seed: int
     rate_ratio: float = 1.0
     """Of what links carried to what was drawn."""
+    compute_seconds: float | None = None
+    """Of a step; null, as the next one: nobody noted it."""
+    gradient_bytes: int | None = None
     joins: tuple[Join, ...]
     """With all neighbours, and with the one with the fastest link."""
     primitives: tuple[Primitive, ...]
+
+    def is_of(self, setting: Setting) -> bool:
+        """Whether it was measured in this setting."""
+        own = (self.state_bytes, self.rate_ratio, self.compute_seconds, self.gradient_bytes)
+        return own == (setting.state_bytes, setting.rate_ratio, setting.compute_seconds, setting.gradient_bytes)
 
 
 class Product:
@@ -110,6 +118,8 @@ class Product:
             state_bytes=self._setting.state_bytes,
             seed=seed,
             rate_ratio=self._setting.rate_ratio,
+            compute_seconds=self._setting.compute_seconds,
+            gradient_bytes=self._setting.gradient_bytes,
             joins=(together, single),
             primitives=(gone, gone_again, *links),
         )

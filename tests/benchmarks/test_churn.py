@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -13,7 +14,7 @@ from benchmarks.churn.baselines import Method, assignment, ready_seconds, search
 from benchmarks.churn.campaign import Asked, Case, Record, Results, cases, read, run
 from benchmarks.churn.measure import Outcome
 from benchmarks.churn.overlays import drawn, scaled, with_equal_links
-from benchmarks.churn.product import lengthened, of_all
+from benchmarks.churn.product import ProductEvent, lengthened, of_all
 from benchmarks.churn.summary import assignments_equal_to_brute_force, figures
 from benchmarks.churn.workers import Seen
 from planner.sharding.baselines import brute_force
@@ -169,6 +170,44 @@ def test_what_was_kept_is_not_measured_again(tmp_path, monkeypatch):
     assert run(ASKED, kept, Console(quiet=True)) == first == read(kept)
     assert len(measured) == 11
     assert all(json.loads(line) for line in kept.read_text().splitlines())
+
+
+@pytest.mark.parametrize("changes", [{"rate_ratio": 0.1}, {"compute_seconds": 9.0}, {"gradient_bytes": 10**6}])
+def test_what_was_measured_in_another_setting_is_not_taken_over(tmp_path, monkeypatch, changes):
+    settings = []
+
+    def scale_out(overlay, setting, methods, seed):
+        settings.append(setting)
+        case = Case(part="unequal", num_nodes=len(overlay.active), mebibytes=1.7, seed=seed)
+        return [outcome(method, case, setting.rate_ratio, 1.0) for method in methods]
+
+    monkeypatch.setattr("benchmarks.churn.campaign.scale_out", scale_out)
+    kept, one = tmp_path / "results.jsonl", replace(ASKED, mebibytes=(1.7,), num_nodes=(6,), num_events=1, num_equal_events=0)
+    for asked in (one, replace(one, **changes), one):
+        run(asked, kept, Console(quiet=True))
+    assert settings == [one.setting(1.7), replace(one, **changes).setting(1.7)]
+
+
+def test_events_of_the_product_are_those_of_a_setting():
+    setting = ASKED.setting(1.7)
+    told = {"state_bytes": setting.state_bytes, "compute_seconds": 0.1, "gradient_bytes": 4}
+    event = ProductEvent(num_active=6, seed=5, joins=(), primitives=(), **told)
+    assert event.is_of(setting)
+    assert not event.is_of(replace(setting, compute_seconds=9.0))
+    assert not event.is_of(replace(setting, gradient_bytes=8))
+
+
+def test_a_line_that_a_kill_cut_off_is_measured_again(tmp_path, monkeypatch):
+    def scale_out(overlay, setting, methods, seed):
+        case = Case(part="unequal", num_nodes=len(overlay.active), mebibytes=1.7, seed=seed)
+        return [outcome(method, case, math.pi, 1.0) for method in methods]
+
+    monkeypatch.setattr("benchmarks.churn.campaign.scale_out", scale_out)
+    kept = tmp_path / "results.jsonl"
+    first = run(ASKED, kept, Console(quiet=True))
+    kept.write_text(kept.read_text()[:-20])
+    assert read(kept).records == first.records[:-1]
+    assert run(ASKED, kept, Console(quiet=True)) == first == read(kept)
 
 
 def test_greedy_is_never_slower_than_brute_force():
