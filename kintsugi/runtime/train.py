@@ -88,8 +88,8 @@ def train(
     """Train a job to its last step, whatever workers are lost on the way.
 
     Call it under `if __name__ == "__main__":`, for workers import the calling module. SIGTERM and SIGHUP end it as Ctrl-C does,
-    by an exception (`SystemExit`), unless the script handles them; with `run=` what was trained is in a checkpoint first, and a
-    second one ends it at once.
+    by an exception (`SystemExit`), unless the script handles them; with `run=` the step under way is in a checkpoint first. The
+    step after it compares that checkpoint, and the run's next life trains it again. A second signal ends it at once.
 
     Args:
         make_job: module-level function that every worker calls to know the job.

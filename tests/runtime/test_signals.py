@@ -87,6 +87,8 @@ def test_what_was_trained_is_in_a_checkpoint_before_a_job_ends_early(tmp_path, n
         recorded(long_job, tmp_path, tell)
     (ended,) = [log for log in logs if log["event"].startswith("ended early")]
     assert told[0] <= ended["again_from"] <= ended["trained"] < NUM_STEPS
+    assert ended["log_level"] == "info", "nothing is lost"
+    assert ended["trained_to_compare_it"] == ended["trained"] - ended["again_from"]
     assert not list((tmp_path / "checkpoints").glob(".*"))
     with capture_logs() as logs:
         result = recorded(long_job, tmp_path)
@@ -154,7 +156,8 @@ def test_a_second_signal_does_not_wait_for_the_checkpoint(tmp_path):
     held = partial(slow_gpt, tmp_path / "gate", NUM_STEPS, SLOW_SECONDS)
     with leaves_nothing(), capture_logs() as logs, pytest.raises(KeyboardInterrupt):
         recorded(held, tmp_path / "run", tell)
-    assert [log["again_from"] for log in logs if log["event"].startswith("ended early")] == [0]
+    (ended,) = [log for log in logs if log["event"].startswith("ended early")]
+    assert (ended["again_from"], ended["log_level"]) == (0, "warning")
 
 
 @pytest.mark.processes
@@ -169,7 +172,8 @@ def test_a_job_that_cannot_write_its_checkpoint_in_time_ends_without(tmp_path):
     with leaves_nothing(), capture_logs() as logs, pytest.raises(KeyboardInterrupt):
         train(held, run=tmp_path / "run", checkpoints=CheckpointOptions(every_steps=NUM_STEPS), observer=tell, **settings)
     events = [log["event"] for log in logs]
-    assert events.index("ends after the step under way, with a checkpoint; asked once more, at once") < len(events) - 1
+    assert events.index("ends with a checkpoint of the step under way; asked once more, at once") < len(events) - 1
+    assert logs[-1]["log_level"] == "warning", "what was trained is not in a checkpoint"
 
 
 def test_a_signal_is_put_off_once_and_only_where_that_is_of_use():

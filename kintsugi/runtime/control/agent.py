@@ -183,13 +183,16 @@ class Agent(AbstractContextManager["Agent"]):
         return self._conductor.result()
 
     def _save_and(self, end: End) -> None:
-        """End early once there is a checkpoint of what was trained, it has taken too long, or none will be there."""
+        """End early once there is a checkpoint of what was trained, it has taken too long, or none will be there.
+
+        It counts once the step after it has compared what the holders of its layers hold: that step is not in it.
+        """
         now, limit = time.monotonic(), self._options.checkpoint_timeout_seconds
         if self._saving_since is None:
             self._saving_since = now
             if self._conductor.is_saving:
                 self._conductor.save()
-                self._log.info("ends after the step under way, with a checkpoint; asked once more, at once", limit_seconds=limit)
+                self._log.info("ends with a checkpoint of the step under way; asked once more, at once", limit_seconds=limit)
         if not self._conductor.is_saving or now - self._saving_since > limit:
             end()
 
@@ -201,11 +204,16 @@ class Agent(AbstractContextManager["Agent"]):
             closing.callback(self._decider.close, self._ending(error))
             closing.callback(self._fleet.close, grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)
         if error is not None and was_running and self._conductor.keeper.is_on:
-            self._log.warning(
-                "ended early; training it again with the same folder goes on from the newest checkpoint",
-                trained=self._conductor.progress.next_step,
-                again_from=self._conductor.keeper.kept_step,
-            )
+            self._tell_where_it_goes_on()
+
+    def _tell_where_it_goes_on(self) -> None:
+        trained, kept = self._conductor.progress.next_step, self._conductor.keeper.kept_step
+        again = "ended early; training it again with the same folder goes on from"
+        if self._conductor.has_saved:
+            which = "a checkpoint of all that was trained when it was told to end"
+            self._log.info(f"{again} {which}", trained=trained, again_from=kept, trained_to_compare_it=trained - kept)
+        else:
+            self._log.warning(f"{again} the newest checkpoint", trained=trained, again_from=kept)
 
     def _ending(self, error: BaseException | None) -> Ending:
         if isinstance(error, Exception):

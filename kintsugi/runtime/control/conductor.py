@@ -107,6 +107,11 @@ class Conductor:
         is_under_way = self.phase in (Phase.QUIESCING, Phase.PREPARING, Phase.TRAINING)
         return self.keeper.is_on and is_under_way and not self.keeper.has_kept(steps)
 
+    @property
+    def has_saved(self) -> bool:
+        """Whether what was trained when a checkpoint was asked for is in one, and was compared."""
+        return self._saved_from is not None and self.keeper.has_kept(self._saved_from)
+
     def is_done(self) -> bool:
         """Whether everything is trained and collected."""
         return self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._attempt.collected.keys()

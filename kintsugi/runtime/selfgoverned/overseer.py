@@ -99,6 +99,11 @@ class Overseer:
         """They never do."""
         return False
 
+    @property
+    def has_saved(self) -> bool:
+        """So they never have."""
+        return False
+
     def start(self) -> None:
         """Get the first decision, and start all workers."""
         self._decider.start(self._request)
