@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
@@ -82,13 +83,18 @@ def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[R
     results: list[Result] = []
     with (
         executor_for(1 if len(tasks) == 1 and dask is None else num_processes, dask) as executor,
-        Progress(console=terminal(stderr=True), transient=True) as progress,
+        progress_on(terminal(stderr=True)) as progress,
     ):
         bar = progress.add_task("simulating", total=sum(len(task.seeds) for task in tasks))
         for part in run_all(tasks, executor):
             results += part
             progress.advance(bar, len(part))
     return in_order(results, tasks)
+
+
+def progress_on(console: Console) -> Progress:
+    """How many runs are done, and how long that has taken: a single one of many workers may take minutes."""
+    return Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=True)
 
 
 def _title(name: str, cases: Sequence[Scenario], seeds: int) -> str:

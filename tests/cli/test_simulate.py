@@ -2,9 +2,11 @@
 
 import json
 import re
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kintsugi.cli import main
 from kintsugi.cli import simulate as command
@@ -33,6 +35,15 @@ def short(tmp_path_factory):
     document |= {"duration_seconds": 7200, "profile": str((EXAMPLE.parent / document["profile"]).resolve())}
     path.write_text(json.dumps(document))
     return path
+
+
+def test_who_waits_for_one_long_run_sees_how_many_are_done_and_that_time_passes():
+    told = StringIO()
+    progress = command.progress_on(Console(file=told, force_terminal=True, width=120))
+    progress.add_task("simulating", total=13)
+    progress.console.print(progress.get_renderable())
+    assert "0/13" in told.getvalue()
+    assert "0:00:00" in told.getvalue()
 
 
 @pytest.mark.parametrize("number", [0, 10**9, 10**30])
