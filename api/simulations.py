@@ -35,11 +35,12 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
             raise InvalidInputError(message, field="seeds", value=request.seeds)
 
     values = tuple(request.values.items())
+    num_runs = request.seeds if scenario.is_by_chance() else 1
     results = []
     with told_as({"faults.num_failures": "values.faults.num_failures"}):
         for policy in policies:
             adviser = adviser_of(scenario, policy)
-            for seed in range(request.seeds):
+            for seed in range(num_runs):
                 watch()
                 results.append(Result(values, run_with(adviser, scenario, seed, watch)))
     return SimulationReply(scenario=request.scenario, rows=summarised(results))

@@ -1,7 +1,7 @@
 """`kintsugi simulate`: what would have happened to a job, under every policy."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +66,7 @@ def simulate(
     if format is Format.JSON:
         print_json(report.document(case.name, rows))
     else:
-        title = _title(case.name, [task.scenario for task in tasks], seeds)
+        title = _title(case.name, [task.scenario for task in tasks], seeds, rows)
         terminal(width_of_files=WIDTH_OF_FILES).print(report.table_of(rows, title))
 
 
@@ -97,12 +97,22 @@ def progress_on(console: Console) -> Progress:
     return Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=True)
 
 
-def _title(name: str, cases: Sequence[Scenario], seeds: int) -> str:
+def _title(name: str, cases: Sequence[Scenario], seeds: int, rows: Sequence[Row]) -> str:
     """What all rows have in common; what is varied stands in each of them."""
-    runs = "one run" if seeds == 1 else f"means of {seeds} runs with 95 % confidence"
+    runs = _runs(seeds, {row.num_runs for row in rows})
     workers, hours = {_workers(case) for case in cases}, {f"{case.duration_seconds / 3600:g} h" for case in cases}
     common = [word for words in (workers, hours) if len(words) == 1 for word in words]
     return f"{name}: {', '.join((*common, runs))}; shares of the time"
+
+
+def _runs(seeds: int, numbers: Collection[int]) -> str:
+    """How many runs rows tell of, and why they are fewer than was asked for."""
+    if seeds == 1:
+        return "one run"
+    if seeds not in numbers:
+        return "one run, for nothing is left to chance"
+    alone = ", of one where nothing is left to chance" if 1 in numbers else ""
+    return f"means of {seeds} runs with 95 % confidence{alone}"
 
 
 def _workers(case: Scenario) -> str:

@@ -44,6 +44,12 @@ class Faults:
                 value=self.num_failures,
             )
 
+    @property
+    def are_drawn(self) -> bool:
+        """Whether anything happens at all, and so whether the seed decides anything."""
+        causes = (self.worker_mtbf_seconds, self.host_mtbf_seconds, self.num_failures, self.straggler_mtbf_seconds)
+        return any(cause is not None for cause in causes)
+
     def mtbf_seconds(self, num_workers: int, workers_per_host: int, duration_seconds: float) -> float:
         """Mean time between failures of a job on so many workers; infinite without failures."""
         rate = 0.0

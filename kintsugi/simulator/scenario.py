@@ -138,6 +138,14 @@ class Scenario:
         if self.trace is not None:
             traces.read(self.path(self.trace))
 
+    def is_by_chance(self) -> bool:
+        """Whether runs with other seeds are other runs; a trace of events happened once.
+
+        Raises:
+            InvalidInputError: the trace cannot be read.
+        """
+        return self.faults.are_drawn if self.trace is None else traces.is_by_chance(self.path(self.trace))
+
     def load_profile(self) -> Profile:
         """The profile, with the scenario's device memory and recovery.
 

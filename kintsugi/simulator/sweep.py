@@ -105,8 +105,11 @@ def tasks_of(
 ) -> tuple[Task, ...]:
     """All runs, in tasks for so many processes; tasks of one policy are neighbours.
 
+    Where nothing is left to chance all runs of a policy are one and the same: it is simulated with the first seed alone.
+
     Raises:
-        InvalidInputError: a scenario does not take a value, a policy not its schedule, or there are far too many runs.
+        InvalidInputError: a scenario does not take a value, a policy not its schedule, its trace cannot be read, or there are far
+            too many runs.
     """
     count = math.prod(map(len, variations.values())) * len(policies) * len(seeds)
     if count > MOST_RUNS:
@@ -119,7 +122,14 @@ def tasks_of(
         require_schedule(policies, case.settings.schedule)
     size = _seeds_at_once(len(seeds), len(combinations) * len(policies), num_processes)
     chunks = [tuple(seeds[start : start + size]) for start in range(0, len(seeds), size)]
-    return tuple(Task(case, values, policy, chunk) for case, values in cases for policy in policies for chunk in chunks)
+    kinds = {(case.trace, case.faults): case for case, _ in cases}
+    chunks_of = {kind: chunks if case.is_by_chance() else [tuple(seeds[:1])] for kind, case in kinds.items()}
+    return tuple(
+        Task(case, values, policy, chunk)
+        for case, values in cases
+        for policy in policies
+        for chunk in chunks_of[case.trace, case.faults]
+    )
 
 
 def _seeds_at_once(num_seeds: int, num_cases: int, num_processes: int) -> int:

@@ -43,6 +43,28 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
     Raises:
         InvalidInputError: the file cannot be read, or a line is neither; names the line.
     """
+    rows = _lines(path)
+    try:
+        incidents = from_events(rows) if _are_events(rows) else from_counts(rows, seed)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from error
+    return tuple(
+        Incident(at_seconds=i.at_seconds, lost=i.lost, joined=i.joined, notice_seconds=notice_seconds if i.lost else 0.0)
+        for i in incidents
+    )
+
+
+def is_by_chance(path: Path) -> bool:
+    """Whether the seed decides anything: a trace tells how many nodes there are, not which.
+
+    Raises:
+        InvalidInputError: the file cannot be read.
+    """
+    return not _are_events(_lines(path))
+
+
+def _lines(path: Path) -> list[Row]:
+    """All lines that are not blank, one at least."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(_rows(file))
@@ -52,16 +74,12 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
         raise InvalidInputError(f"cannot be read: {cause_of(error)}", field="trace", value=str(path)) from error
     if not rows:
         raise InvalidInputError("has no lines", field="trace", value=str(path))
+    return rows
+
+
+def _are_events(rows: Sequence[Row]) -> bool:
     first = rows[0][1]
-    is_events = len(first) == 3 and first[1] in ("add", "remove")
-    try:
-        incidents = from_events(rows) if is_events else from_counts(rows, seed)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from error
-    return tuple(
-        Incident(at_seconds=i.at_seconds, lost=i.lost, joined=i.joined, notice_seconds=notice_seconds if i.lost else 0.0)
-        for i in incidents
-    )
+    return len(first) == 3 and first[1] in ("add", "remove")
 
 
 def _rows(file: Iterable[str]) -> Iterator[Row]:

@@ -25,6 +25,12 @@ def test_a_simulation_answers_with_a_row_per_policy(client):
     assert client.post("/v1/simulations", json={**SHORT, "seeds": 2}).json() == response.json()
 
 
+def test_a_trace_is_simulated_once(client):
+    request = {"scenario": "spot", "values": {"duration": 3600}, "policies": ["varuna"], "seeds": 3}
+    row = client.post("/v1/simulations", json=request).json()["rows"][0]
+    assert (row["num_runs"], row["samples_per_second"]["margin"]) == (1, None)
+
+
 def test_no_job_waits_for_those_who_study(client, job, app, monkeypatch):
     is_over, begun = threading.Event(), threading.Semaphore(0)
 

@@ -74,6 +74,39 @@ def test_tables_are_for_people(ask, short):
     assert "±" in out
 
 
+EVENTS = "0,add,a\n0,add,b\n600000,add,c\n"
+COUNTS = "2021-12-11, 11:00:00, 4\n2021-12-11, 11:10:00, 3\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "num_runs", "title"),
+    [
+        ([EVENTS], [1], "one run, for nothing is left to chance;"),
+        ([COUNTS], [3], "means of 3 runs with 95 % confidence;"),
+        ([EVENTS, COUNTS], [1, 3], "means of 3 runs with 95 % confidence, of one where nothing is left to chance;"),
+    ],
+)
+def test_runs_that_are_one_and_the_same_count_once(ask, short, texts, num_runs, title):
+    paths = [short.parent / f"{number}.csv" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    arguments = ("--scenario", short, "--policies", "varuna", "--seeds", 3, "--vary", f"trace={','.join(map(str, paths))}")
+    status, out, _ = ask(*arguments)
+    assert status == 0
+    assert title in " ".join(out.split())
+    _, out, _ = ask(*arguments, "--format", "json")
+    rows = json.loads(out)["rows"]
+    assert [row["num_runs"] for row in rows] == num_runs
+    assert [row["samples_per_second"]["margin"] is None for row in rows] == [number == 1 for number in num_runs]
+
+
+def test_a_job_to_which_nothing_happens_runs_once(ask, short):
+    quiet = [f"faults.{name}_mtbf_seconds=null" for name in ("worker", "host", "straggler")]
+    arguments = ("--scenario", short, "--policies", "varuna", "--seeds", 3, *(word for text in quiet for word in ("--vary", text)))
+    status, out, _ = ask(*arguments, "--format", "json")
+    assert (status, json.loads(out)["rows"][0]["num_runs"]) == (0, 1)
+
+
 def test_what_keeps_a_job_from_training_is_told_once_for_all_policies_alike(ask, short):
     crowded = ("--policies", "kintsugi,varuna", "--vary", "device_memory_bytes=5000000000,80000000000")
     status, out, _ = ask("--scenario", short, *crowded)
