@@ -45,6 +45,8 @@ class Arrangement:
     """Kind of worker that each place was planned for, pipeline by pipeline; None where all workers are equal."""
     levels: Mapping[WorkerKind, WorkerKind] | None = None
     """Which of these kinds each worker's own counts as; None for itself."""
+    sides: tuple[int, ...] | None = None
+    """Side of slow links that each place was planned for (`planner.placing.paths.sides`); None where that was not asked."""
 
     @cached_property
     def groups(self) -> Counter[PipelineShape]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from kintsugi.core.plan import Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.ceilings import Ceilings, OneByOne
-from planner.arranging.problem import EqualProblem
 from planner.arranging.search import EqualSearch
 from planner.pipelines.entries import Entries
 from planner.pipelines.kinds import ANY, Firsts
@@ -54,11 +53,6 @@ class _KnownFirsts(EqualSearch):
         self.__dict__.update(whole.__dict__)
         self._firsts = firsts
         self._entries_of = {}
-
-    @property
-    def problem(self) -> EqualProblem:
-        """That is searched for."""
-        return self._problem
 
     def is_below(self, dp: int, limit_seconds: float) -> bool:
         """Whether bounds on single pipelines leave a step of `dp` pipelines below the limit."""

@@ -12,7 +12,7 @@ from planner.pipelines.kinds import WorkerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class Asked:
     """What is asked, whoever the workers are."""
 
     costs: Costs
@@ -27,7 +27,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EqualProblem(_Asked):
+class EqualProblem(Asked):
     """Equal workers over equal links, and what is asked of them."""
 
     kind: WorkerKind
@@ -35,7 +35,7 @@ class EqualProblem(_Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_Asked):
+class Problem(Asked):
     """Workers, equal or not, and what is asked of them."""
 
     kinds: Sequence[WorkerKind]

@@ -10,8 +10,8 @@ from planner.arranging.interleaving import InterleavedSearch
 from planner.arranging.joining import Effort, join
 from planner.arranging.request import AnySearch, Request
 from planner.arranging.search import EqualSearch
+from planner.arranging.sided import SidedSearch
 from planner.arranging.unequal import UnequalSearch
-from planner.placing.paths import along_path, sides
 
 MOST_EAGER = 6
 """After so many numbers of pipelines only those are pursued that may be faster by more than the search's tolerance."""
@@ -35,7 +35,7 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     The bound is no more than the step with which a plan is worth `Request.least_worth`: longer ones are not looked at.
     """
     frontier, limit = Frontier(request, search), _longest_step_to_win(request, request.least_worth)
-    degrees, sizes = search.could_win(search.by_promise(), limit), _sizes_of_sides(request)
+    degrees, sided = search.could_win(search.by_promise(), limit), _sided(request, search)
     bounds, others, pursued = dict[int, float](), limit, 0
     while degrees and pursued < search.most_pursued:
         dp, *degrees = degrees
@@ -46,7 +46,7 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
             continue
         frontier.add(arrangement)
         most = min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism))
-        for other in _beside(search, dp, arrangement, most, sizes):
+        for other in _beside(search, sided, dp, arrangement, most):
             frontier.add(other)
         slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
         lower = _longest_step_to_win(request, frontier.most_goodput) * (1 - slack + search.optimism)
@@ -64,35 +64,21 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
 
 
 def _beside(
-    search: AnySearch, dp: int, arrangement: Arrangement, limit_seconds: float, sizes: Sequence[int]
+    search: AnySearch, sided: SidedSearch | None, dp: int, arrangement: Arrangement, limit_seconds: float
 ) -> Iterator[Arrangement]:
     """Others of `dp` pipelines whose step may turn out shorter than that of the fastest."""
     leading = search.leading(dp, limit_seconds) if isinstance(search, InterleavedSearch) else []
-    known = {arrangement.shapes}
-    for other in (*leading, *_evened(search, dp, limit_seconds), *_on_sides(search, dp, limit_seconds, sizes)):
-        if other.shapes not in known:
-            known.add(other.shapes)
+    on_sides = sided.arrangements(dp, limit_seconds) if sided is not None else ()
+    known = {(arrangement.shapes, arrangement.sides)}
+    for other in (*leading, *_evened(search, dp, limit_seconds), *on_sides):
+        if (other.shapes, other.sides) not in known:
+            known.add((other.shapes, other.sides))
             yield other
 
 
-def _sizes_of_sides(request: Request) -> list[int]:
-    """How many workers each side of slow links has."""
-    if not request.costs.cluster.links:
-        return [len(request.workers)]
-    return [len(side) for side in sides(along_path(request.workers, request.costs), request.costs)]
-
-
-def _on_sides(search: AnySearch, dp: int, limit_seconds: float, sizes: Sequence[int]) -> Iterator[Arrangement]:
-    """As many pipelines on each side of slow links, as long as fit the largest and the smallest; none that `_evened` has.
-
-    Lengths between are left out: with them all could be of one length, which some side is too small for.
-    """
-    times, rest = divmod(dp, len(sizes))
-    if rest or len(sizes) == 1 or isinstance(search, InterleavedSearch):
-        return
-    shortest, longest = min(sizes) // times, -(-max(sizes) // times)
-    if 0 < shortest < longest - 1 and (found := search.of_lengths(dp, (shortest, longest), limit_seconds)) is not None:
-        yield found
+def _sided(request: Request, search: AnySearch) -> SidedSearch | None:
+    """The search that minds slow links; interleaved pipelines have none."""
+    return None if isinstance(search, InterleavedSearch) else SidedSearch(request, search)
 
 
 def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrangement]:

@@ -63,6 +63,11 @@ class EqualSearch:
         self._stepper = problem.shared.stepper(problem.costs, problem.schedule, problem.link)
 
     @property
+    def problem(self) -> EqualProblem:
+        """That is searched for."""
+        return self._problem
+
+    @property
     def most_pursued(self) -> int:
         """Numbers of pipelines, all in small jobs; what is left then has a closed-form bound."""
         num_degrees = len(self._problem.allowed.dp)

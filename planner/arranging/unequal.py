@@ -1,34 +1,22 @@
 """Arrangements of workers that differ in speed or memory: found as if they were equal, and given to the workers that there are."""
 
 import math
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import islice, pairwise, product, zip_longest
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, product, zip_longest
 
-from estimator.arrays import Floats
-from kintsugi.core.profile import LinkCost
-from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.arrangement import Arrangement
+from planner.arranging.assembling import Assembled, Assembly
 from planner.arranging.grouping import Kinds, dealt, evenly_roomy, in_turn, just_fitting, roomiest_first
-from planner.arranging.ordering import MOST_WORKERS, Ordered, Ordering, fits
-from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
+from planner.arranging.ordering import MOST_WORKERS, fits
 from planner.arranging.problem import EqualProblem, Problem
 from planner.arranging.search import EqualSearch
-from planner.arranging.stepping import Kind, Stepper
 from planner.pipelines.kinds import WorkerKind, crews, levels
 from planner.pipelines.partition import Partitioner
-from planner.pipelines.tails import tail_seconds
-
-MOST_CORRECTED = 3
-"""How often shares are reckoned anew from the times of those before."""
 
 MOST_TRIED = 128
 """Arrangements that are tried by room alone where no others fit memory."""
-
-ROUNDING = 1e-9
-"""By what share a bound may be above a time by rounding alone."""
 
 TOLERANCE = 2e-3
 """What is found may be as far from the best there is."""
@@ -45,29 +33,6 @@ class _Crew:
     """Numbers of pipelines."""
 
 
-@dataclass(frozen=True)
-class _Option:
-    """An arrangement whose step is reckoned when it is asked for."""
-
-    arrangement: Arrangement
-    alike: Counter[Kind]
-    """Its pipelines."""
-    stepper: Stepper
-    reduction_link: LinkCost
-    longest_seconds: float
-    """Of its pipelines, until each has reduced its own layers."""
-
-    @cached_property
-    def least_seconds(self) -> float:
-        """The step is no shorter."""
-        return (self.longest_seconds + self.stepper.after_seconds(self.alike)) * (1 - ROUNDING)
-
-    @cached_property
-    def timed(self) -> Arrangement:
-        """The arrangement with its step."""
-        return replace(self.arrangement, seconds=self.stepper.seconds(self.alike, self.reduction_link))
-
-
 class UnequalSearch:
     """Heuristic search with a proven bound: that of as many workers of the highest speed and the largest memory.
 
@@ -79,29 +44,23 @@ class UnequalSearch:
     """Numbers of pipelines; what is left then has a closed-form bound."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._levels = levels(set(problem.kinds))
+        self.problem = problem
+        self.levels = levels(set(problem.kinds))
         self._best = WorkerKind(max(kind.speed_ratio for kind in problem.kinds), max(kind.usable_bytes for kind in problem.kinds))
         ideal = problem.alike(len(problem.kinds), self._best)
         assert ideal is not None
         self._ideal = EqualSearch(ideal)
         self._crews = list(self._crews_of(ideal))
-        self._splits: dict[tuple[int, Kinds, int], Ordered | None] = {}
-        self._ordering = Ordering(len(problem.kinds))
-        self._most: dict[tuple[int, Kinds], int] = {}
-        """Micro-batches that fit the memory of one of so many pipelines, where it was found out."""
-        self._options: dict[tuple[Kinds, ...], _Option | None] = {}
+        self.assembly = Assembly(problem, len(problem.kinds), self._ideal.partitioner, self.levels)
         self._fitting: dict[tuple[Kinds, int], list[list[Kinds]]] = {}
         """Workers in so many pipelines that are as short as fits memory."""
-        self._tails: dict[int, Floats] = {}
-        self._stepper = problem.shared.stepper(problem.costs, problem.schedule, problem.link)
 
     def _crews_of(self, ideal: EqualProblem) -> Iterator[_Crew]:
         """All workers, and those that are left without the slowest or the smallest, as large as the largest and as the smallest."""
-        for crew in crews(self._levels[kind] for kind in self._problem.kinds):
+        for crew in crews(self.levels[kind] for kind in self.problem.kinds):
             sizes = {kind.usable_bytes for kind in crew}
             for size in sorted({max(sizes), min(sizes)}):
-                alike = self._problem.alike(len(crew), WorkerKind(self._best.speed_ratio, size))
+                alike = self.problem.alike(len(crew), WorkerKind(self._best.speed_ratio, size))
                 if alike is not None:
                     search = self._ideal if alike == ideal else EqualSearch(alike)
                     yield _Crew(crew, search, alike.allowed.dp)
@@ -128,11 +87,11 @@ class UnequalSearch:
     @property
     def floor_seconds(self) -> float:
         """No step is shorter: the work divided by all speeds, or one micro-batch's way at the highest speed."""
-        speeds, sums = [kind.speed_ratio for kind in self._problem.kinds], self._problem.costs.sums
-        waited = sums.backward_input if self._problem.schedule.is_split else sums.backward
+        speeds, sums = [kind.speed_ratio for kind in self.problem.kinds], self.problem.costs.sums
+        waited = sums.backward_input if self.problem.schedule.is_split else sums.backward
         one_way = (sums.forward[-1] + waited[-1]) / max(speeds)
         whole = float(sums.forward[-1] + sums.backward[-1])
-        return max(whole * self._problem.num_microbatches / sum(speeds), one_way)
+        return max(whole * self.problem.num_microbatches / sum(speeds), one_way)
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
         """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit."""
@@ -152,12 +111,12 @@ class UnequalSearch:
 
     def by_room(self) -> Iterator[Arrangement]:
         """Of pipelines that are about as roomy as each other, of few workers and of more: where nothing else fits memory."""
-        kinds = roomiest_first(tuple(self._levels[kind] for kind in self._problem.kinds))
-        lengths, degrees = self._problem.allowed.pp, self._problem.allowed.dp
-        if not any(self._split(degrees[-1], kinds[:length], 1) for length in lengths):  # nor does any other pipeline fit
+        kinds = roomiest_first(tuple(self.levels[kind] for kind in self.problem.kinds))
+        lengths, degrees = self.problem.allowed.pp, self.problem.allowed.dp
+        if not any(self.assembly.split(degrees[-1], kinds[:length], 1) for length in lengths):  # nor does any other pipeline fit
             return
         tried = (
-            self._over(tuple(map(roomiest_first, evenly_roomy(kinds[:total], dp, lengths))))
+            self.assembly.of(tuple(map(roomiest_first, evenly_roomy(kinds[:total], dp, lengths))))
             for dp in self.by_promise()
             for total in range(dp * lengths[0], min(len(kinds), dp * lengths[-1]) + 1)
         )
@@ -177,7 +136,7 @@ class UnequalSearch:
                     best = option.timed if best is None or option.timed.seconds < best.seconds else best
         return best
 
-    def _given(self, kinds: Kinds, found: Arrangement) -> Iterator[_Option]:
+    def _given(self, kinds: Kinds, found: Arrangement) -> Iterator[Assembled]:
         """Pipelines of these lengths, workers given to the longest or the shortest first, alike ones together or dealt out.
 
         Where memory differs also of other lengths: about as roomy as each other, or as short as fits.
@@ -185,10 +144,7 @@ class UnequalSearch:
         lengths = tuple(shape.num_stages for shape in found.shapes)
         ways = [way(kinds, order) for order in dict.fromkeys((lengths, lengths[::-1])) for way in (in_turn, dealt)]
         for groups in (*ways, *self._by_memory(kinds, len(lengths), sum(lengths))):
-            key = tuple(map(roomiest_first, groups))
-            if key not in self._options:
-                self._options[key] = self._over(key)
-            if (option := self._options[key]) is not None:
+            if (option := self.assembly.of(tuple(map(roomiest_first, groups)))) is not None:
                 yield option
 
     def _by_memory(self, kinds: Kinds, dp: int, num_used: int) -> list[list[Kinds]]:
@@ -197,76 +153,15 @@ class UnequalSearch:
             return []
         if (kinds, dp) not in self._fitting:
             self._fitting[kinds, dp] = list(self._just_fitting(roomiest_first(kinds), dp))
-        return [evenly_roomy(roomiest_first(kinds[:num_used]), dp, self._problem.allowed.pp), *self._fitting[kinds, dp]]
+        return [evenly_roomy(roomiest_first(kinds[:num_used]), dp, self.problem.allowed.pp), *self._fitting[kinds, dp]]
 
     def _just_fitting(self, kinds: Kinds, dp: int) -> Iterator[list[Kinds]]:
         """Pipelines as short as fits their share of the micro-batches; of few workers also one alone, the smallest first too."""
-        share = -(-self._problem.num_microbatches // dp)
-        partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
+        share = -(-self.problem.num_microbatches // dp)
+        partitioner = self.partitioner(self.problem.costs.profile.optimizer_shards(dp))
         is_small = len(kinds) <= MOST_WORKERS
         for order, count in product((kinds, kinds[::-1]), dict.fromkeys((share, 1))) if is_small else ((kinds, share),):
-            yield from just_fitting(order, dp, self._problem.allowed.pp, partial(fits, partitioner, num_microbatches=count))
-
-    def _over(self, groups: Sequence[Kinds]) -> _Option | None:
-        """Pipelines of these workers; None where nothing fits memory."""
-        shares = self._shares(groups)
-        if shares is None:
-            return None
-        dp, pipelines, longest = len(groups), [], 0.0
-        for group, share in zip(groups, shares, strict=True):
-            found = self._split(dp, group, share)
-            if found is None:
-                return None
-            order, split = found
-            pipelines.append((PipelineShape(split.cuts, share), order))
-            longest = max(longest, split.seconds)
-        pipelines.sort(key=lambda item: (-len(item[1]), -item[0].num_microbatches, item[0].cuts, item[1]))
-        kinds = tuple(kind for _, group in pipelines for kind in group)
-        arrangement = Arrangement(tuple(shape for shape, _ in pipelines), math.inf, kinds, self._levels)
-        alike = Counter(
-            Kind(shape.cuts, shape.num_microbatches, tuple(kind.speed_ratio for kind in group)) for shape, group in pipelines
-        )
-        return _Option(arrangement, alike, self._stepper, self._problem.reduction_link(dp), longest)
-
-    def _shares(self, groups: Sequence[Kinds]) -> tuple[int, ...] | None:
-        """Micro-batches of pipelines so that all are through together; None where some pipeline fits no micro-batch.
-
-        Begins with shares by speed; from then on a micro-batch more or less takes a pass of the busiest stage.
-        """
-        dp, total = len(groups), self._problem.num_microbatches
-        speeds = [sum(kind.speed_ratio for kind in group) for group in groups]
-        shares = by_speed(speeds, total)
-        for _ in range(MOST_CORRECTED):
-            alike = {item: self._pace(dp, *item) for item in set(zip(groups, shares, strict=True))}
-            if not all(pace.most_microbatches for pace in alike.values()):
-                return None
-            before, shares = shares, together([alike[item] for item in zip(groups, shares, strict=True)], total)
-            if shares == before:
-                break
-        return shares
-
-    def _pace(self, dp: int, group: Kinds, num_microbatches: int) -> Pace:
-        """What is known of one of `dp` pipelines from its time with so many micro-batches, or with the most that fit."""
-        found = self._split(dp, group, num_microbatches)
-        if found is None:
-            most = bisect_left(range(num_microbatches), True, key=lambda count: self._split(dp, group, count + 1) is None)
-            self._most[dp, group] = most
-            return self._pace(dp, group, most) if most else Pace(0, math.inf, math.inf, 0)
-        order, split = found
-        sums = self._problem.costs.sums
-        stages = zip(pairwise(split.cuts), order, strict=True)
-        busiest = busiest_seconds(sums.times(a, b, kind.speed_ratio) for (a, b), kind in stages)
-        return Pace(num_microbatches, split.seconds, busiest, self._most.get((dp, group), self._problem.num_microbatches))
-
-    def _split(self, dp: int, group: Kinds, num_microbatches: int) -> Ordered | None:
-        """Of one of `dp` pipelines, and its workers in order; None where nothing fits memory."""
-        key = dp, group, num_microbatches
-        if key not in self._splits:
-            if dp not in self._tails:
-                self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
-            partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
-            self._splits[key] = self._ordering.best(partitioner, group, num_microbatches, self._tails[dp])
-        return self._splits[key]
+            yield from just_fitting(order, dp, self.problem.allowed.pp, partial(fits, partitioner, num_microbatches=count))
 
     def partitioner(self, num_replicas: int) -> Partitioner:
         """Splits of layers whose optimizer state is shared by so many replicas."""

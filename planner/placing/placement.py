@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import accumulate, chain, islice, pairwise, zip_longest
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Layout(Enum):
     """The same as pipelines, but none lies on both sides of a slow link that fits on one; others than the last stay idle then."""
     WHOLE_STAGES = "whole stages"
     """The same for the replicas of a stage."""
+    PLANNED = "planned"
+    """On the sides of slow links that the arrangement was planned for (`Arrangement.sides`)."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,9 @@ class _Assignment:
 
     def _in_order(self) -> tuple[str, ...]:
         """For every slot the next worker of its kind: pipeline by pipeline, or from the first layers of all to the last."""
-        if self._arrangement.kinds is None and self._layout in {Layout.HELD, Layout.PIPELINES}:
+        if self._layout is Layout.PLANNED and self._arrangement.sides is not None:
+            return self._on_sides(self._arrangement.sides)
+        if self._arrangement.kinds is None and self._layout in {Layout.HELD, Layout.PIPELINES, Layout.PLANNED}:
             return tuple(self._workers[: len(self._slots)])
         taken: dict[int, str] = {}
         blocks = list(self._blocks())
@@ -186,6 +190,29 @@ class _Assignment:
         queues = self._queues(worker for worker in self._workers if worker not in used)
         taken |= {index: queues[self._planned[index]].popleft() for block in blocks for index in block}
         return tuple(taken[index] for index in range(len(self._slots)))
+
+    def _on_sides(self, planned: Sequence[int]) -> tuple[str, ...]:
+        """For every slot the next worker of its kind on its side.
+
+        Stage by stage, and from one host of a side after the other, where pipelines go from side to side; pipeline by pipeline
+        otherwise.
+        """
+        places = [range(end - shape.num_workers, end) for shape, end in zip(self._arrangement.shapes, self._ends, strict=True)]
+        is_across = any(len({planned[index] for index in own}) > 1 for own in places)
+        asked = list(zip(planned, self._planned, strict=True))
+        queues = {
+            (number, kind): deque(one_of_each_host(own, asked.count((number, kind)), self._costs.cluster)) if is_across else own
+            for number, side in enumerate(sides(self._workers, self._costs))
+            for kind, own in self._queues(side).items()
+        }
+        order = [index for stage in zip_longest(*places) for index in stage if index is not None] if is_across else chain(*places)
+        taken = {index: queues[asked[index]].popleft() for index in order}
+        return tuple(taken[index] for index in range(len(self._slots)))
+
+    @property
+    def _ends(self) -> Iterator[int]:
+        """Where the slots of each pipeline end."""
+        return accumulate(shape.num_workers for shape in self._arrangement.shapes)
 
     def _apart(self, blocks: Iterable[Sequence[int]], taken: dict[int, str]) -> list[Sequence[int]]:
         """Give slots the first side of slow links on which workers enough are left for all of a block; blocks that fit on none.
@@ -340,6 +367,14 @@ def _each(units_of: Callable[[Layers], Layers], layers: Sequence[Layers]) -> lis
     """Units for the layers of each, reckoned once for those that are alike."""
     units = {own: units_of(own) for own in dict.fromkeys(layers)}
     return [units[own] for own in layers]
+
+
+def one_of_each_host(workers: Iterable[str], count: int, cluster: Cluster) -> tuple[str, ...]:
+    """So many workers: the first of each host, then the second of each, and so on; of the fewest hosts, but two at least."""
+    fullest = sorted(cluster.by_host(workers).values(), key=len, reverse=True)
+    num_needed = next(number for number, room in enumerate(accumulate(map(len, fullest)), 1) if room >= count)
+    turns = zip_longest(*fullest[: max(2, num_needed)])
+    return tuple(islice((worker for turn in turns for worker in turn if worker is not None), count))
 
 
 def by_host(workers: Sequence[str], cluster: Cluster) -> tuple[str, ...]:

@@ -53,6 +53,9 @@ PROVEN_IDLE = "no arrangement with this worker has a shorter step"
 LATER = 2.0
 """Multiple of a transition after which the next failure is taken to come where all come before the transition is over."""
 
+WITHOUT_SIDES = tuple(layout for layout in Layout if layout is not Layout.PLANNED)
+"""Ways to name the workers of arrangements that say nothing of sides of slow links."""
+
 ROUNDING = 1e-9
 """Gap below which a step is its bound."""
 
@@ -159,7 +162,7 @@ def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, floa
     """
     frontier, least = pursue(request, search)
     worth = partial(_worth, request)
-    layouts, least_slack = _layouts(request), 1 - NEAR if is_refined(request) else 1.0
+    least_slack = 1 - NEAR if is_refined(request) else 1.0
     bests: dict[tuple[Layout, int], Found] = {}
     known: set[tuple[Pipeline, ...]] = set()
     num_priced = 0
@@ -172,9 +175,9 @@ def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, floa
         if bests and option.most_goodput <= known_worth() * slack:
             break
         num_priced += 1
-        for layout in layouts:
+        for layout in _layouts(request, option.arrangement):
             laid = _laid_out(request, option.arrangement, layout)
-            if len(layouts) > 1:
+            if request.costs.cluster.links:
                 if laid.pipelines in known:
                     continue
                 known.add(laid.pipelines)
@@ -218,11 +221,13 @@ def _worth_above(request: Request, plan: Plan, least: float) -> float | None:
     return worth if worth > least else None
 
 
-def _layouts(request: Request) -> tuple[Layout, ...]:
+def _layouts(request: Request, arrangement: Arrangement) -> tuple[Layout, ...]:
     """By what workers are named; only where links differ there is more than one way, and fewer in large jobs, which take longer."""
     if not request.costs.cluster.links:
         return (Layout.HELD,)
-    return tuple(Layout) if len(request.workers) <= FEW else (Layout.HELD, Layout.WHOLE_PIPELINES, Layout.WHOLE_STAGES)
+    if arrangement.sides is not None:
+        return (Layout.PLANNED,) if request.holdings.plan is None else (Layout.HELD, Layout.PLANNED)
+    return WITHOUT_SIDES if len(request.workers) <= FEW else (Layout.HELD, Layout.WHOLE_PIPELINES, Layout.WHOLE_STAGES)
 
 
 def realise(request: Request, arrangement: Arrangement) -> Found:

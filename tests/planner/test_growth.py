@@ -141,6 +141,50 @@ def test_another_worker_of_a_rack_never_lengthens_a_first_plans_step(name, num_r
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
 
 
+def on_uneven_racks(num_workers, speed):
+    """Hosts of two workers on three racks, of which the first has as many hosts as both others and the second twice the third's.
+
+    Args:
+        num_workers: of the cluster.
+        speed: of a worker by its rack.
+    """
+    cluster = Cluster.uniform(num_workers, workers_per_host=2)
+    racks = [(0, 1, 0, 2, 1, 0)[place % 6] for place in range(len(cluster.hosts))]
+    links = tuple(
+        HostLink(between=(cluster.hosts[a], cluster.hosts[b]), alpha_seconds=5e-5, beta_seconds_per_byte=8e-10)
+        for a, b in combinations(range(len(cluster.hosts)), 2)
+        if racks[a] != racks[b]
+    )
+    workers = [replace(own, speed_ratio=speed(racks[number // 2])) for number, own in enumerate(cluster.workers)]
+    return replace(cluster.with_workers(tuple(workers)), links=links)
+
+
+@pytest.mark.parametrize(
+    ("speed", "counts"),
+    [
+        (lambda _: 1.0, (20, 21, 27, 28)),
+        (lambda rack: 0.6 if rack == 1 else 1.0, (18, 19, 20, 21, 24, 25, 26)),
+    ],
+    ids=["as fast as each other", "a slow rack"],
+)
+def test_another_worker_never_lengthens_the_step_of_a_first_plan_for_racks_of_three_sizes(speed, counts):
+    profile = codec.load(Profile, MODELS / "llama2-7b.a100-80g.json")
+    steps = [replan(snapshot_of(profile, on_uneven_racks(count, speed), 64)).estimate.iteration_seconds for count in counts]
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
+
+
+@pytest.mark.parametrize("counts", [(17, 18, 19, 20, 21), (24, 25, 26, 27)])
+def test_another_worker_of_a_rack_with_slow_ones_never_lengthens_a_first_plans_step(counts):
+    profile = codec.load(Profile, MODELS / "llama2-7b.a100-80g.json")
+    steps = []
+    for count in counts:
+        uniform = on_racks(count, 3, 2)
+        halved = [replace(own, speed_ratio=0.5 if number % 2 else 1.0) for number, own in enumerate(uniform.workers)]
+        decision = replan(snapshot_of(profile, uniform.with_workers(tuple(halved)), 64))
+        steps.append(decision.estimate.iteration_seconds)
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
+
+
 def test_growth_and_loss_at_once_are_one_decision():
     decision, before = join(CHEAP, absent=("w01", *HOST[1:]))
     assert HOST[0] in decision.plan.workers

@@ -244,6 +244,26 @@ def test_what_fits_on_one_side_of_slow_links_lies_on_one_though_others_than_the_
     assert len({idle.worker for idle in plan.idle_workers} & sides[0]) == 1
 
 
+@pytest.mark.parametrize("kinds", [False, True])
+@pytest.mark.parametrize("sides", [(0, 0, 1, 0, 0, 1), (1, 1, 1, 0, 0, 0)], ids=["stages", "pipelines"])
+def test_workers_are_on_the_sides_that_an_arrangement_was_planned_for(sides, kinds):
+    cluster = replace(Cluster.uniform(8), links=RACKS_APART)
+    own = kind_of(cluster.workers[0], PROFILE)
+    arrangement = replace(arrangement_of(*[(0, 1, 2, 4)] * 2, kinds=(own,) * 6 if kinds else None), sides=sides)
+    plan = placed(arrangement, cluster, layout=Layout.PLANNED)
+    racks = [int(stage.worker[1:]) % 2 for pipeline in plan.pipelines for stage in pipeline.stages]
+    assert racks in ([*sides], [1 - side for side in sides])
+    assert len(set(plan.workers)) == 6
+
+
+def test_replicas_of_a_stage_on_one_side_are_on_different_hosts_of_it():
+    cluster = replace(Cluster.uniform(16, workers_per_host=2), links=RACKS_APART)
+    arrangement = replace(arrangement_of(*[(0, 1, 2, 4)] * 2), sides=(0, 0, 1) * 2)
+    plan = placed(arrangement, cluster, layout=Layout.PLANNED)
+    one, other = ([cluster.by_id[stage.worker].host for stage in pipeline.stages] for pipeline in plan.pipelines)
+    assert not set(one) & set(other)
+
+
 def test_what_fits_on_no_side_takes_what_is_left():
     hosts = tuple(f"h{n:02d}" for n in range(8))
     cluster = replace(Cluster.uniform(8), links=RACKS_APART)
