@@ -1,7 +1,8 @@
 """Which numbers of pipelines are worth a search, and what it finds for them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from estimator.goodput import effective_time_ratio, migration_seconds
 from planner.arranging.arrangement import Arrangement
@@ -12,6 +13,10 @@ from planner.arranging.request import AnySearch, Request
 from planner.arranging.search import EqualSearch
 from planner.arranging.sided import SidedSearch
 from planner.arranging.unequal import UnequalSearch
+from planner.placing.paths import along_path, sides
+
+Looked = Callable[[int, float], Iterable[Arrangement]]
+"""What looks for arrangements of so many pipelines whose step may be below a limit in seconds."""
 
 MOST_EAGER = 6
 """After so many numbers of pipelines only those are pursued that may be faster by more than the search's tolerance."""
@@ -35,7 +40,7 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     The bound is no more than the step with which a plan is worth `Request.least_worth`: longer ones are not looked at.
     """
     frontier, limit = Frontier(request, search), _longest_step_to_win(request, request.least_worth)
-    degrees, sided = search.could_win(search.by_promise(), limit), _sided(request, search)
+    degrees, by_sides = search.could_win(search.by_promise(), limit), _by_sides(request, search)
     bounds, others, pursued = dict[int, float](), limit, 0
     while degrees and pursued < search.most_pursued:
         dp, *degrees = degrees
@@ -46,7 +51,7 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
             continue
         frontier.add(arrangement)
         most = min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism))
-        for other in _beside(search, sided, dp, arrangement, most):
+        for other in _beside(search, by_sides, dp, arrangement, most):
             frontier.add(other)
         slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
         lower = _longest_step_to_win(request, frontier.most_goodput) * (1 - slack + search.optimism)
@@ -63,22 +68,39 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     return frontier, max(search.floor_seconds, min([others, *bounds.values()]))
 
 
-def _beside(
-    search: AnySearch, sided: SidedSearch | None, dp: int, arrangement: Arrangement, limit_seconds: float
-) -> Iterator[Arrangement]:
+def _beside(search: AnySearch, by_sides: Looked, dp: int, arrangement: Arrangement, limit_seconds: float) -> Iterator[Arrangement]:
     """Others of `dp` pipelines whose step may turn out shorter than that of the fastest."""
     leading = search.leading(dp, limit_seconds) if isinstance(search, InterleavedSearch) else []
-    on_sides = sided.arrangements(dp, limit_seconds) if sided is not None else ()
     known = {(arrangement.shapes, arrangement.sides)}
-    for other in (*leading, *_evened(search, dp, limit_seconds), *on_sides):
+    for other in (*leading, *_evened(search, dp, limit_seconds), *by_sides(dp, limit_seconds)):
         if (other.shapes, other.sides) not in known:
             known.add((other.shapes, other.sides))
             yield other
 
 
-def _sided(request: Request, search: AnySearch) -> SidedSearch | None:
-    """The search that minds slow links; interleaved pipelines have none."""
-    return None if isinstance(search, InterleavedSearch) else SidedSearch(request, search)
+def _by_sides(request: Request, search: AnySearch) -> Looked:
+    """What looks for arrangements that suit the sides of slow links; of interleaved pipelines it finds none."""
+    if isinstance(search, InterleavedSearch) or not request.costs.cluster.links:
+        return lambda *_: ()
+    if request.is_sided:
+        return SidedSearch(request, search).arrangements
+    apart = sides(along_path(request.workers, request.costs), request.costs)
+    return partial(_as_long_as_sides, search, [len(side) for side in apart])
+
+
+def _as_long_as_sides(
+    search: EqualSearch | UnequalSearch, sizes: Sequence[int], dp: int, limit_seconds: float
+) -> Iterator[Arrangement]:
+    """As many pipelines on each side of slow links, as long as fit the largest and the smallest; none that `_evened` has.
+
+    Lengths between are left out: with them all could be of one length, which some side is too small for.
+    """
+    times, rest = divmod(dp, len(sizes))
+    if rest or len(sizes) == 1:
+        return
+    shortest, longest = min(sizes) // times, -(-max(sizes) // times)
+    if 0 < shortest < longest - 1 and (found := search.of_lengths(dp, (shortest, longest), limit_seconds)) is not None:
+        yield found
 
 
 def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrangement]:

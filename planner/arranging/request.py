@@ -47,6 +47,8 @@ class Request:
     """What plans are worth no more than is of no use, for a better one is known; see `worth`."""
     charges_restarts: bool = True
     """Whether what a restart may cost at the next failure counts; see `worth`."""
+    is_sided: bool = True
+    """Whether workers are also dealt out side by side of slow links (`planner.arranging.siding`)."""
     searches: dict[Hashable, EqualSearch] = field(default_factory=dict, compare=False)
     """By what is asked of equal workers, whoever they are; requests that are made of each other share what these found out."""
     shared: Shared = field(default_factory=Shared, compare=False)

@@ -22,9 +22,7 @@ class SidedSearch:
         self._request, self._search = request, search
 
     def arrangements(self, dp: int, limit_seconds: float) -> Iterator[Arrangement]:
-        """Those of `dp` pipelines whose step may be below the limit; none where no link is slower than others."""
-        if not self._request.costs.cluster.links:
-            return
+        """Those of `dp` pipelines whose step may be below the limit."""
         for crew in self._crews:
             for way in ways(crew, dp, self._search.problem.allowed.pp):
                 groups = [tuple(seat.kind for seat in seats) for seats in way]

@@ -32,10 +32,10 @@ from restorer.rounds import fastest_rounds
 MOST_PRICED = 4
 """So many arrangements are placed and priced in full before only clear improvements are."""
 
-MOST_REFINED, MOST_REFINED_OVER_LINKS = 3, 8
+MOST_REFINED, MOST_REFINED_OVER_LINKS, MOST_REFINED_BESIDE = 3, 8, 4
 """So many plans, the best of each number of pipelines and way to place, are bettered worker by worker.
 
-The second holds where links differ.
+The second holds where links differ, the third in the search that is made beside that one by sides of slow links.
 """
 
 NEAR = 0.02
@@ -103,13 +103,34 @@ def _best(request: Request, schedules: Sequence[Schedule]) -> list[Found]:
     for schedule in schedules:
         asked = replace(request, settings=replace(request.settings, schedule=schedule))
         try:
-            found.append(around_slow_links(asked, partial(shortened, search=_under_schedule)))
+            found.append(_side_by_side(asked))
         except (InfeasibleError, NothingFitsError) as error:
             refusals.append(error)
     if not found:
         first = refusals[0]
         raise first.as_error() if isinstance(first, NothingFitsError) else first
     return found
+
+
+def _side_by_side(request: Request) -> Found:
+    """The best under the job's schedule, arrangements by sides of slow links among them.
+
+    Where plans are bettered worker by worker these are looked for last: they take nobody's place among those that are bettered.
+
+    Raises:
+        InfeasibleError: nothing fits the ranges.
+        NothingFitsError: nothing fits memory.
+    """
+    search = partial(shortened, search=_under_schedule)
+    if not (is_refined(request) and request.costs.cluster.links):
+        return around_slow_links(request, search)
+    started = clock()
+    found = around_slow_links(replace(request, is_sided=False), search)
+    with suppress(NothingFitsError):
+        beside = partial(_under_schedule, most_over_links=MOST_REFINED_BESIDE)
+        other = shortened(replace(request, least_worth=_worth(request, found)), beside)
+        found = max(found, other.beside(found), key=partial(_worth, request))
+    return found.after(clock() - started)
 
 
 def _with_proof(found: Found) -> Found:
@@ -120,11 +141,15 @@ def _with_proof(found: Found) -> Found:
     return replace(found, plan=found.plan.amended(idle_workers=idle))
 
 
-def _under_schedule(request: Request) -> Found:
+def _under_schedule(request: Request, most_over_links: int = MOST_REFINED_OVER_LINKS) -> Found:
     """Search every number of pipelines, the most promising first, for arrangements that could still win.
 
     Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8 (`Request.worth`).
     Where links differ it is placed in several ways: whoever moves the least may end up behind a slow one.
+
+    Args:
+        request: what is asked for.
+        most_over_links: plans that are bettered worker by worker where links differ.
 
     Raises:
         InfeasibleError: nothing fits the ranges.
@@ -142,7 +167,7 @@ def _under_schedule(request: Request) -> Found:
             num_priced += num_others
     if not placed:
         raise NothingFitsError(request, search, least)
-    most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
+    most = most_over_links if request.costs.cluster.links else MOST_REFINED
     worth = partial(_worth, request)
     promising = nlargest(most, placed, key=worth)
     refinery = Refinery(request)

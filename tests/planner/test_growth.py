@@ -11,6 +11,7 @@ from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import Profile, Recovery
+from planner.arranging.sided import SidedSearch
 from planner.policies.options import JOINED
 from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
@@ -173,16 +174,34 @@ def test_another_worker_never_lengthens_the_step_of_a_first_plan_for_racks_of_th
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
 
 
-@pytest.mark.parametrize("counts", [(17, 18, 19, 20, 21), (24, 25, 26, 27)])
-def test_another_worker_of_a_rack_with_slow_ones_never_lengthens_a_first_plans_step(counts):
+@pytest.mark.parametrize(
+    ("is_slow", "speed", "counts"),
+    [
+        (lambda number: number % 2, 0.5, (17, 18, 19, 20, 21)),
+        (lambda number: number % 2, 0.5, (24, 25, 26, 27)),
+        (lambda number: number in {3, 8}, 0.7, (12, 13)),
+    ],
+)
+def test_another_worker_of_a_rack_with_slow_ones_never_lengthens_a_first_plans_step(is_slow, speed, counts):
     profile = codec.load(Profile, MODELS / "llama2-7b.a100-80g.json")
     steps = []
     for count in counts:
         uniform = on_racks(count, 3, 2)
-        halved = [replace(own, speed_ratio=0.5 if number % 2 else 1.0) for number, own in enumerate(uniform.workers)]
-        decision = replan(snapshot_of(profile, uniform.with_workers(tuple(halved)), 64))
+        workers = [replace(own, speed_ratio=speed if is_slow(number) else 1.0) for number, own in enumerate(uniform.workers)]
+        decision = replan(snapshot_of(profile, uniform.with_workers(tuple(workers)), 64))
         steps.append(decision.estimate.iteration_seconds)
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
+
+
+@pytest.mark.parametrize("count", [8, 9])
+def test_arrangements_by_sides_of_slow_links_take_no_plan_away_that_is_bettered_worker_by_worker(monkeypatch, count):
+    profile = codec.load(Profile, MODELS / "gpt2-medium.a100-80g.json")
+    uniform = on_racks(count, 3, 2)
+    workers = [replace(own, speed_ratio=0.5 if number % 2 else 1.0) for number, own in enumerate(uniform.workers)]
+    asked = snapshot_of(profile, uniform.with_workers(tuple(workers)), 64)
+    beside = replan(asked).estimate.iteration_seconds
+    monkeypatch.setattr(SidedSearch, "arrangements", lambda *_: ())
+    assert beside <= replan(asked).estimate.iteration_seconds * (1 + 1e-9)
 
 
 def test_growth_and_loss_at_once_are_one_decision():
