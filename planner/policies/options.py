@@ -222,16 +222,30 @@ def restart(case: Case, candidates: Sequence[Candidate], found: list[Found]) -> 
 
 
 def _may_restart_better(case: Case, known: Found, seconds: float, candidates: Sequence[Candidate]) -> bool:
-    """Whether a restart onto another arrangement than the known one may be chosen: its step is no shorter than the known bound."""
+    """Whether a restart onto another arrangement than the known one may be chosen: its step is no shorter than the known bound.
+
+    The known one is the best for those who have to move state. Another may only be better for a restart, which moves none, where
+    moving takes longer than a restart does; and it seldom takes longer than all state over the slowest link.
+    """
     settings, least = case.snapshot.settings, known.search.lower_bound_seconds
     if Policy.CHECKPOINT_RESTART in case.snapshot.refused_policies or known.search.gap_ratio <= ROUNDING:
         return False
     if settings.policy is not None:
         return settings.policy is Policy.CHECKPOINT_RESTART
+    if migration_seconds(case.snapshot.profile.recovery, _slowest_move_seconds(case)) <= seconds:
+        return False
     throughput = throughput_samples_per_second(settings.num_microbatches, case.snapshot.profile.microbatch_size, least)
     most = goodput_samples_per_second(throughput, seconds, settings.mtbf_seconds)
     rivals = (other for other in candidates if other.policy not in case.snapshot.refused_policies)
     return all(most > other.goodput(settings.mtbf_seconds) for other in rivals)
+
+
+def _slowest_move_seconds(case: Case) -> float:
+    """All layers' state, once, over the slowest of all links."""
+    profile = case.snapshot.profile
+    num_bytes = sum(layer.parameter_bytes + layer.optimizer_bytes for layer in profile.layers)
+    betas = [link.beta_seconds_per_byte for link in (profile.network.intra_host, profile.network.inter_host)]
+    return num_bytes * max(betas + [link.beta_seconds_per_byte for link in case.snapshot.cluster.links])
 
 
 def arrangement(case: Case, holdings: Holdings, policy: Policy) -> Found:
