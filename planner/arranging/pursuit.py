@@ -9,7 +9,7 @@ from planner.arranging.arrangement import Arrangement
 from planner.arranging.frontier import Frontier
 from planner.arranging.interleaving import InterleavedSearch
 from planner.arranging.joining import Effort, join
-from planner.arranging.request import AnySearch, Request
+from planner.arranging.request import AnySearch, Request, Sided
 from planner.arranging.search import EqualSearch
 from planner.arranging.sided import SidedSearch
 from planner.arranging.unequal import UnequalSearch
@@ -82,7 +82,7 @@ def _by_sides(request: Request, search: AnySearch) -> Looked:
     """What looks for arrangements that suit the sides of slow links; of interleaved pipelines it finds none."""
     if isinstance(search, InterleavedSearch) or not request.costs.cluster.links:
         return lambda *_: ()
-    if request.is_sided:
+    if request.sided is not Sided.NOT:
         return SidedSearch(request, search).arrangements
     apart = sides(along_path(request.workers, request.costs), request.costs)
     return partial(_as_long_as_sides, search, [len(side) for side in apart])

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from estimator.costs import Costs
 from estimator.goodput import (
@@ -30,6 +31,14 @@ from planner.placing.placement import Holdings
 AnySearch = EqualSearch | UnequalSearch | InterleavedSearch
 
 
+class Sided(Enum):
+    """What becomes of arrangements by sides of slow links."""
+
+    NOT = "not looked for"
+    TOO = "looked for too"
+    ALONE = "nothing else is placed"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a new arrangement is asked for."""
@@ -47,8 +56,8 @@ class Request:
     """What plans are worth no more than is of no use, for a better one is known; see `worth`."""
     charges_restarts: bool = True
     """Whether what a restart may cost at the next failure counts; see `worth`."""
-    is_sided: bool = True
-    """Whether workers are also dealt out side by side of slow links (`planner.arranging.siding`)."""
+    sided: Sided = Sided.TOO
+    """Whether workers are dealt out side by side of slow links (`planner.arranging.siding`)."""
     searches: dict[Hashable, EqualSearch] = field(default_factory=dict, compare=False)
     """By what is asked of equal workers, whoever they are; requests that are made of each other share what these found out."""
     shared: Shared = field(default_factory=Shared, compare=False)

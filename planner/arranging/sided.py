@@ -9,10 +9,16 @@ from planner.arranging.assembling import Assembly
 from planner.arranging.grouping import Kinds
 from planner.arranging.request import Request
 from planner.arranging.search import EqualSearch
-from planner.arranging.siding import ways
+from planner.arranging.siding import has_ways, ways
 from planner.arranging.unequal import UnequalSearch
 from planner.pipelines.kinds import crews
 from planner.placing.paths import along_path, sides
+
+
+def are_apart(request: Request) -> bool:
+    """Whether slow links lie between few enough groups of workers for arrangements by these."""
+    costs = request.costs
+    return bool(costs.cluster.links) and has_ways(sides(along_path(request.workers, costs), costs))
 
 
 class SidedSearch:

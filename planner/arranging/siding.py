@@ -1,7 +1,7 @@
 """Workers to pipelines where slow links lie between groups of them: each group, a rack, is dealt out by itself."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from itertools import chain, groupby
 from typing import NamedTuple
 
@@ -23,6 +23,11 @@ Seats = tuple[Seat, ...]
 """Workers of a pipeline, first stage first."""
 
 
+def has_ways(sides: Sized) -> bool:
+    """Whether there are several groups, and no more than are dealt out each by itself."""
+    return 1 < len(sides) <= MOST_SIDES
+
+
 def ways(sides: Sequence[Kinds], dp: int, lengths: range) -> Iterator[tuple[Seats, ...]]:
     """Workers of `dp` pipelines of allowed lengths: replicas of every stage, or whole pipelines, on one side of slow links.
 
@@ -31,7 +36,7 @@ def ways(sides: Sequence[Kinds], dp: int, lengths: range) -> Iterator[tuple[Seat
         dp: number of pipelines.
         lengths: that are allowed.
     """
-    if not 1 < len(sides) <= MOST_SIDES:
+    if not has_ways(sides):
         return
     seen = set[tuple[Seats, ...]]()
     for way in (*_by_stages(sides, dp, lengths), *_by_pipelines(sides, dp, lengths)):

@@ -19,8 +19,9 @@ from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import Refinery, is_refined, is_worth_refining
-from planner.arranging.request import AnySearch, Request, counted_alike, search_for
+from planner.arranging.request import AnySearch, Request, Sided, counted_alike, search_for
 from planner.arranging.search import FEW
+from planner.arranging.sided import are_apart
 from planner.placing.placement import NOT_NEEDED, Layout, place
 from planner.placing.spreading import is_spread, most_confined
 from planner.policies.avoiding import around_slow_links
@@ -125,10 +126,12 @@ def _side_by_side(request: Request) -> Found:
     if not (is_refined(request) and request.costs.cluster.links):
         return around_slow_links(request, search)
     started = clock()
-    found = around_slow_links(replace(request, is_sided=False), search)
+    found = around_slow_links(replace(request, sided=Sided.NOT), search)
+    if not are_apart(request):
+        return found
     with suppress(NothingFitsError):
         beside = partial(_under_schedule, most_over_links=MOST_REFINED_BESIDE)
-        other = shortened(replace(request, least_worth=_worth(request, found)), beside)
+        other = shortened(replace(request, least_worth=_worth(request, found), sided=Sided.ALONE), beside)
         found = max(found, other.beside(found), key=partial(_worth, request))
     return found.after(clock() - started)
 
@@ -199,6 +202,8 @@ def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, floa
         slack = least_slack if num_priced < MOST_PRICED else 1 + CLEAR
         if bests and option.most_goodput <= known_worth() * slack:
             break
+        if request.sided is Sided.ALONE and option.arrangement.sides is None:
+            continue
         num_priced += 1
         for layout in _layouts(request, option.arrangement):
             laid = _laid_out(request, option.arrangement, layout)
