@@ -31,6 +31,18 @@ class Ranges:
             if high is not None and high < low:
                 raise InvalidInputError(f"must be at least min_{name} = {low}", field=f"max_{name}", value=high)
 
+    def require_carried_out(self, num_layers: int, num_microbatches: int) -> None:
+        """Require that the least degrees find what every pipeline or stage needs one of: a micro-batch, or a layer.
+
+        Raises:
+            InvalidInputError: there are fewer.
+        """
+        if self.min_dp > num_microbatches:
+            message = f"asks for more pipelines than there are micro-batches ({num_microbatches}); every pipeline needs one"
+            raise InvalidInputError(message, field="min_dp", value=self.min_dp)
+        if self.min_pp > num_layers:
+            raise InvalidInputError(f"is more stages than the model has layers ({num_layers})", field="min_pp", value=self.min_pp)
+
     def allow(self, dp: int, pp: int) -> bool:
         """Whether a grid of `dp` pipelines with `pp` workers each lies within them."""
         pairs = (dp, self.min_dp, self.max_dp), (pp, self.min_pp, self.max_pp)

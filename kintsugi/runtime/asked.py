@@ -12,7 +12,6 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.faults import Fault
-from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 
 
@@ -97,19 +96,6 @@ def require_degrees(dp: int | None, pp: int | None, num_workers: int) -> None:
         field, value = ("pp", pp) if dp is None else ("dp", dp)
         message = f"dp {dp or 1} and pp {pp or 1} need {needed} workers, and there are {num_workers}"
         raise InvalidInputError(message, field=field, value=value)
-
-
-def require_carried_out(job: TrainingJob, dp: int | None, pp: int | None) -> None:
-    """Require that each degree that is given finds what every pipeline or stage needs one of: a micro-batch, or a layer.
-
-    Raises:
-        InvalidInputError: there are fewer.
-    """
-    if dp is not None and dp > job.num_microbatches:
-        message = f"asks for more pipelines than there are micro-batches ({job.num_microbatches}); every pipeline needs one"
-        raise InvalidInputError(message, field="dp", value=dp)
-    if pp is not None and pp > len(job.layers):
-        raise InvalidInputError(f"is more stages than the model has layers ({len(job.layers)})", field="pp", value=pp)
 
 
 def require_addresses(options: WorkerOptions, workers: Iterable[str]) -> None:

@@ -33,7 +33,6 @@ from kintsugi.runtime.asked import (
     faults_of,
     options_of,
     require_addresses,
-    require_carried_out,
     require_degrees,
     require_kinds,
 )
@@ -57,6 +56,9 @@ from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.signals import ending_in_order, put_off
 from restorer.nccl_requirements import prepare_environment
+
+_AS_DEGREES = {"min_dp": "dp", "max_dp": "dp", "min_pp": "pp", "max_pp": "pp"}
+"""What a caller knows the fields of ranges as."""
 
 _MENDS_NOTHING = {
     Policy.FAULT_FREE: "is that of a first plan, and answers no loss",
@@ -138,7 +140,8 @@ def train(
         trace=trace,
     )
     job = _job_of(make_job)
-    require_carried_out(job, dp, pp)
+    with told_as(_AS_DEGREES):
+        Ranges(min_dp=dp or 1, min_pp=pp or 1).require_carried_out(len(job.layers), job.num_microbatches)
     require_device(job.device)
     if profile is not None:
         require_profile_of(job, profile)
@@ -343,5 +346,5 @@ def _starting_plan(
 def _plan_within(ranges: Ranges, profile: Profile, cluster: Cluster, settings: JobSettings) -> Plan:
     asked = replace(settings, ranges=ranges, policy=None)
     alive = tuple(worker.id for worker in cluster.workers)
-    with told_as({"min_dp": "dp", "max_dp": "dp", "min_pp": "pp", "max_pp": "pp"}):
+    with told_as(_AS_DEGREES):
         return planned(Snapshot(profile=profile, cluster=cluster, settings=asked, plan=None, alive=alive, generation=0)).plan

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kintsugi.core.errors import InfeasibleError, InvalidInputError
+from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 
 PER_OCTAVE = 6
@@ -23,17 +23,10 @@ def degrees(ranges: Ranges, num_workers: int, num_layers: int, num_microbatches:
     """Fill in and check the ranges.
 
     Raises:
-        InvalidInputError: more pipelines are asked for than there are micro-batches.
+        InvalidInputError: more pipelines are asked for than there are micro-batches, or more stages than layers.
         InfeasibleError: there are too few workers or layers for the ranges.
     """
-    if ranges.min_dp > num_microbatches:
-        raise InvalidInputError(
-            f"asks for more pipelines than there are micro-batches ({num_microbatches}); every pipeline needs one",
-            field="min_dp",
-            value=ranges.min_dp,
-        )
-    if ranges.min_pp > num_layers:
-        raise InvalidInputError(f"is more stages than the model has layers ({num_layers})", field="min_pp", value=ranges.min_pp)
+    ranges.require_carried_out(num_layers, num_microbatches)
     needed = ranges.min_dp * ranges.min_pp
     if needed > num_workers:
         asked = f"min_dp {ranges.min_dp} and min_pp {ranges.min_pp}"

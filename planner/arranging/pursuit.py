@@ -11,9 +11,8 @@ from planner.arranging.interleaving import InterleavedSearch
 from planner.arranging.joining import Effort, join
 from planner.arranging.request import AnySearch, Request, Sided
 from planner.arranging.search import EqualSearch
-from planner.arranging.sided import SidedSearch
+from planner.arranging.sided import SidedSearch, sides_of
 from planner.arranging.unequal import UnequalSearch
-from planner.placing.paths import along_path, sides
 
 Looked = Callable[[int, float], Iterable[Arrangement]]
 """What looks for arrangements of so many pipelines whose step may be below a limit in seconds."""
@@ -84,8 +83,7 @@ def _by_sides(request: Request, search: AnySearch) -> Looked:
         return lambda *_: ()
     if request.sided is not Sided.NOT:
         return SidedSearch(request, search).arrangements
-    apart = sides(along_path(request.workers, request.costs), request.costs)
-    return partial(_as_long_as_sides, search, [len(side) for side in apart])
+    return partial(_as_long_as_sides, search, [len(side) for side in sides_of(request)])
 
 
 def _as_long_as_sides(

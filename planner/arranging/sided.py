@@ -15,10 +15,14 @@ from planner.pipelines.kinds import crews
 from planner.placing.paths import along_path, sides
 
 
+def sides_of(request: Request) -> Sequence[Sequence[str]]:
+    """Workers on each side of slow links."""
+    return sides(along_path(request.workers, request.costs), request.costs)
+
+
 def are_apart(request: Request) -> bool:
     """Whether slow links lie between few enough groups of workers for arrangements by these."""
-    costs = request.costs
-    return bool(costs.cluster.links) and has_ways(sides(along_path(request.workers, costs), costs))
+    return bool(request.costs.cluster.links) and has_ways(sides_of(request))
 
 
 class SidedSearch:
@@ -39,11 +43,10 @@ class SidedSearch:
     @cached_property
     def _crews(self) -> Sequence[Sequence[Kinds]]:
         """What all workers count as, and those without the slowest or the smallest, by side."""
-        workers, costs = self._request.workers, self._request.costs
-        kind_of = dict(zip(workers, self._request.kinds, strict=True))
+        kind_of = dict(zip(self._request.workers, self._request.kinds, strict=True))
         if isinstance(self._search, UnequalSearch):
             kind_of = {worker: self._search.levels[kind] for worker, kind in kind_of.items()}
-        apart = sides(along_path(workers, costs), costs)
+        apart = sides_of(self._request)
         return [
             [tuple(kind_of[worker] for worker in side if kind_of[worker] in crew) for side in apart]
             for crew in map(set, crews(kind_of.values()))

@@ -29,7 +29,7 @@ from planner.policies.policy import Candidate, choose
 from planner.policies.rerouting import reroute
 from planner.policies.reshaping import ROUNDING, reshape
 from planner.policies.substitution import substitute
-from restorer.migration import plan_migration, require_state
+from restorer.migration import layer_state_bytes, plan_migration, require_state
 
 NOT_WORTH = "moving the job onto it costs more than it brings"
 JOINED = f"joined; {NOT_WORTH}"
@@ -128,8 +128,13 @@ def _is_promising(case: Case, policy: Policy, plan: Plan, price: Estimate, candi
     if is_rerouting and settings.allows_follow_up:
         return True
     most = charged_goodput(price, settings.mtbf_seconds) * (1 + MOST_GAIN * len(plan.dead_slots))
+    return most >= _best_goodput(case, candidates)
+
+
+def _best_goodput(case: Case, candidates: Sequence[Candidate]) -> float:
+    """The highest of those that were not refused, in samples per second; less than any where there is none."""
     rivals = (other for other in candidates if other.policy not in case.snapshot.refused_policies)
-    return all(most >= other.goodput(settings.mtbf_seconds) for other in rivals)
+    return max((other.goodput(case.snapshot.settings.mtbf_seconds) for other in rivals), default=-math.inf)
 
 
 def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:
@@ -235,17 +240,14 @@ def _may_restart_better(case: Case, known: Found, seconds: float, candidates: Se
     if migration_seconds(case.snapshot.profile.recovery, _slowest_move_seconds(case)) <= seconds:
         return False
     throughput = throughput_samples_per_second(settings.num_microbatches, case.snapshot.profile.microbatch_size, least)
-    most = goodput_samples_per_second(throughput, seconds, settings.mtbf_seconds)
-    rivals = (other for other in candidates if other.policy not in case.snapshot.refused_policies)
-    return all(most > other.goodput(settings.mtbf_seconds) for other in rivals)
+    return goodput_samples_per_second(throughput, seconds, settings.mtbf_seconds) > _best_goodput(case, candidates)
 
 
 def _slowest_move_seconds(case: Case) -> float:
     """All layers' state, once, over the slowest of all links."""
     profile = case.snapshot.profile
-    num_bytes = sum(layer.parameter_bytes + layer.optimizer_bytes for layer in profile.layers)
     betas = [link.beta_seconds_per_byte for link in (profile.network.intra_host, profile.network.inter_host)]
-    return num_bytes * max(betas + [link.beta_seconds_per_byte for link in case.snapshot.cluster.links])
+    return sum(layer_state_bytes(profile)) * max(betas + [link.beta_seconds_per_byte for link in case.snapshot.cluster.links])
 
 
 def arrangement(case: Case, holdings: Holdings, policy: Policy) -> Found:

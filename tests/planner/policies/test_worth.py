@@ -8,9 +8,9 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Alternative, Decision
 from kintsugi.core.job import Ranges, Snapshot
 from kintsugi.core.plan import Policy
-from kintsugi.core.profile import LinkCost, Recovery
+from kintsugi.core.profile import LinkCost
 from planner.replan import replan
-from tests.builders import FREE, snapshot_of, uniform_profile
+from tests.builders import FREE, RECOVERY, snapshot_of, uniform_profile
 
 
 def of(decision: Decision, policy: Policy) -> Alternative:
@@ -19,13 +19,7 @@ def of(decision: Decision, policy: Policy) -> Alternative:
 
 def after_a_loss(worker: str, **changes) -> Snapshot:
     """Nine workers on links so slow that layers take minutes to move, while storage is fast; one of them is lost."""
-    recovery = Recovery(
-        detect_seconds=1.0,
-        regroup_seconds=2.0,
-        restart_seconds=60.0,
-        checkpoint_interval_seconds=60.0,
-        checkpoint_read_bytes_per_second=1e10,
-    )
+    recovery = replace(RECOVERY, checkpoint_interval_seconds=60.0, checkpoint_read_bytes_per_second=1e10)
     profile = uniform_profile(
         8,
         layer_changes={"parameter_bytes": 10**9, "gradient_bytes": 10**5, "optimizer_bytes": 4 * 10**8, "output_bytes": 1000},
@@ -59,7 +53,7 @@ def test_a_restart_that_cannot_win_is_told_by_the_arrangement_that_is_known():
 @pytest.mark.parametrize("mtbf_seconds", [0.5, 20.0, 31.0])
 def test_where_failures_come_before_any_transition_is_over_the_step_is_as_short_as_where_they_come_later(mtbf_seconds):
     """Every transition takes 31 s here."""
-    recovery = Recovery(detect_seconds=1.0, regroup_seconds=30.0, restart_seconds=60.0)
+    recovery = replace(RECOVERY, regroup_seconds=30.0)
     profile, cluster = uniform_profile(4, inter_host=FREE, recovery=recovery), Cluster.uniform(12)
     first = replan(snapshot_of(profile, cluster, 8))
     found = [
@@ -76,13 +70,7 @@ def test_where_failures_come_before_any_transition_is_over_the_step_is_as_short_
 
 def test_where_a_restart_at_the_next_failure_leaves_no_goodput_the_step_is_as_short_as_where_failures_are_rare():
     """One pipeline is all that fits, and checkpoints are taken every eight hours, of which a loss costs half."""
-    recovery = Recovery(
-        detect_seconds=1.0,
-        regroup_seconds=2.0,
-        restart_seconds=60.0,
-        checkpoint_interval_seconds=28_800.0,
-        checkpoint_read_bytes_per_second=1e9,
-    )
+    recovery = replace(RECOVERY, checkpoint_interval_seconds=28_800.0, checkpoint_read_bytes_per_second=1e9)
     profile, cluster = uniform_profile(10, memory_bytes=5 * 10**9, recovery=recovery), Cluster.uniform(8)
     ranges = Ranges(max_dp=1)
     first = replan(snapshot_of(profile, cluster, 12, ranges=ranges))
