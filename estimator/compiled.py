@@ -17,7 +17,13 @@ from typing import Any, TypeVar, cast
 import numba
 import numba.extending
 from numba.core import event
-from numba.core.caching import FunctionCache, InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
+from numba.core.caching import (
+    FunctionCache,
+    IndexDataCacheFile,
+    InTreeCacheLocator,
+    UserProvidedCacheLocator,
+    UserWideCacheLocator,
+)
 
 PACKAGES = ("estimator", "planner", "restorer")
 """Those with compiled functions."""
@@ -55,12 +61,59 @@ def shared(function: Function) -> Function:
 
 def _kept(function: Function, **options: Any) -> Function:
     dispatcher: Any = numba.njit(error_model="numpy", **options)(function)
-    dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
+    dispatcher._cache = _Cache(function)
     return cast("Function", dispatcher)
+
+
+class _Files(IndexDataCacheFile):
+    """A function's machine code, a file for each list of types of arguments, whose name says what sources and types it is of.
+
+    Numba counts its files, and an index says which number is whose: one process's index may come to name another's file, and a
+    process that ends between the two leaves an index which names machine code of earlier sources.
+    """
+
+    def __init__(self, folder: str, function: str, sources: bytes) -> None:
+        super().__init__(folder, function, sources)  # type: ignore[no-untyped-call]
+        self._of_the_function = f"{function}."
+        self._of_its_sources = f"{function}.{_short_digest(numba.__version__.encode() + sources)}."
+
+    def flush(self) -> None:
+        """Remove all that is kept for the function."""
+        for path in self._kept():
+            path.unlink(missing_ok=True)
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep machine code, and none of other sources any longer."""
+        self._save_data(self._name(key), (key, data))  # type: ignore[no-untyped-call]
+        for path in self._kept():
+            if not path.name.startswith(self._of_its_sources):
+                path.unlink(missing_ok=True)
+
+    def load(self, key: Any) -> Any:
+        """What is kept under `key`; None where that is nothing."""
+        try:
+            kept_key, data = self._load_data(self._name(key))  # type: ignore[no-untyped-call]
+        except OSError:
+            return None
+        return data if kept_key == key else None  # the name is of the types' names, which two types may share
+
+    def _name(self, key: Any) -> str:
+        return f"{self._of_its_sources}{_short_digest(repr(key).encode())}.nbc"
+
+    def _kept(self) -> list[Path]:
+        return [path for path in Path(self._cache_path).iterdir() if path.name.startswith(self._of_the_function)]
+
+
+def _short_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class _Cache(FunctionCache):
     """Does without what it cannot write, or cannot read: files that were cut off, or tell of types which had other names."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file: Any = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The machine code that is kept for these types of arguments; None where there is none, or it cannot be read."""

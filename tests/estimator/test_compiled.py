@@ -51,6 +51,44 @@ own, whole = clock() - own, time.perf_counter() - begun
 assert 0 <= own < whole - 0.001, (own, whole)
 """
 
+ENDING = """
+import os
+from numba.core.caching import IndexDataCacheFile
+from planner.outer import outer
+
+IndexDataCacheFile._save_data = lambda *_: os._exit(0)
+outer(1)
+"""
+RACING = """
+import os
+from numba.core.caching import IndexDataCacheFile
+from planner.outer import outer
+
+opened = IndexDataCacheFile._open_for_write
+(ready, is_ready), (done, is_done) = os.pipe(), os.pipe()
+
+def first(self, path):
+    if "outer.outer" in path:
+        IndexDataCacheFile._open_for_write = opened
+        if not os.fork():
+            IndexDataCacheFile._open_for_write = second
+            outer(1.0)
+            os._exit(0)
+        os.read(ready, 1)
+    return opened(self, path)
+
+def second(self, path):
+    if "outer.outer" in path and path.endswith(".nbc"):
+        os.write(is_ready, b"1")
+        os.read(done, 1)
+    return opened(self, path)
+
+IndexDataCacheFile._open_for_write = first
+outer(1)
+os.write(is_done, b"1")
+os.wait()
+"""
+"""One process has machine code of other types written, while another is about to write."""
 
 FORKS = """
 import json, os, sys, traceback
@@ -152,11 +190,34 @@ def test_a_type_that_has_another_name_now_is_compiled_for_anew(packages, python)
     assert [run("Pair"), run("Pair"), run("Other"), run("Other")] == ["2 0", "2 1", "2 0", "2 1"]
 
 
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-def test_files_of_machine_code_that_were_cut_off_are_made_anew(packages, python, suffix):
+def test_a_process_that_ends_while_it_keeps_machine_code_leaves_none_of_earlier_sources(packages, python):
+    assert python(SCRIPT) == "20 0"
+    (packages / "planner" / "inner.py").write_text(INNER.format(added=2))
+    python(ENDING)
+    assert [python(SCRIPT), python(SCRIPT)] == ["30 0", "30 1"]
+
+
+def test_processes_that_compile_at_the_same_time_keep_each_its_own(python):
+    python(RACING)
+    both = "from planner.outer import outer; print(outer(1), outer(1.0), sum(outer.stats.cache_hits.values()))"
+    assert python(both) == "20 20.0 2"
+
+
+def test_machine_code_of_earlier_sources_is_not_kept(packages, python):
+    def kept(added: int) -> set[str]:
+        (packages / "planner" / "inner.py").write_text(INNER.format(added=added))
+        python(SCRIPT, NUMBA_CACHE_DIR="")
+        return {path.name for path in (packages / "planner" / "__pycache__").glob("*.nb*")}
+
+    earlier, now = kept(1), kept(2)
+    assert len(earlier) == len(now) == 2
+    assert not earlier & now
+
+
+def test_files_of_machine_code_that_were_cut_off_are_made_anew(packages, python):
     beside_the_code = {"NUMBA_CACHE_DIR": ""}
     python(SCRIPT, **beside_the_code)
-    kept = list((packages / "planner" / "__pycache__").glob(f"outer*.{suffix}"))
+    kept = list((packages / "planner" / "__pycache__").glob("outer*.nbc"))
     assert kept
     for path in kept:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
