@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -58,7 +58,8 @@ from kintsugi.runtime.signals import ending_in_order, put_off
 from restorer.nccl_requirements import prepare_environment
 
 _AS_DEGREES = {"min_dp": "dp", "max_dp": "dp", "min_pp": "pp", "max_pp": "pp"}
-"""What a caller knows the fields of ranges as."""
+"""What a caller knows the fields of the first plan's ranges as."""
+_AS_RANGES = {field.name: f"ranges.{field.name}" for field in fields(Ranges)}
 
 _MENDS_NOTHING = {
     Policy.FAULT_FREE: "is that of a first plan, and answers no loss",
@@ -140,8 +141,10 @@ def train(
         trace=trace,
     )
     job = _job_of(make_job)
-    with told_as(_AS_DEGREES):
-        Ranges(min_dp=dp or 1, min_pp=pp or 1).require_carried_out(len(job.layers), job.num_microbatches)
+    ranges_said = ranges or Ranges()
+    for least, known_as in ((Ranges(min_dp=dp or 1, min_pp=pp or 1), _AS_DEGREES), (ranges_said, _AS_RANGES)):
+        with told_as(known_as):
+            least.require_carried_out(len(job.layers), job.num_microbatches)
     require_device(job.device)
     if profile is not None:
         require_profile_of(job, profile)
@@ -152,7 +155,7 @@ def train(
         num_microbatches=job.num_microbatches,
         mtbf_seconds=mtbf_seconds,
         policy=_mending(policy, has_folder=run is not None or options.worker.run is not None),
-        ranges=ranges or Ranges(),
+        ranges=ranges_said,
     )
     options = _options(options, membership, faults, trace)
     names = [worker.id for worker in cluster.workers]

@@ -147,12 +147,18 @@ def test_a_job_of_one_micro_batch_begins_with_one_pipeline(begun, said, dp):
 
 
 @pytest.mark.parametrize(
-    ("make_job", "said", "field"),
-    [(one_micro_batch, {"dp": 2}, "dp"), (tiny_gpt, {"dp": 9}, "dp"), (tiny_gpt, {"dp": 1, "pp": 20}, "pp")],
+    ("make_job", "said", "field", "value"),
+    [
+        (one_micro_batch, {"dp": 2}, "dp", 2),
+        (tiny_gpt, {"dp": 9}, "dp", 9),
+        (tiny_gpt, {"dp": 1, "pp": 20}, "pp", 20),
+        (one_micro_batch, {"ranges": Ranges(min_dp=2)}, "ranges.min_dp", 2),
+        (tiny_gpt, {"ranges": Ranges(min_pp=20)}, "ranges.min_pp", 20),
+    ],
 )
-def test_degrees_that_the_job_has_not_enough_for_are_refused_before_anything_is_measured(monkeypatch, make_job, said, field):
+def test_degrees_that_the_job_has_not_enough_for_are_refused_before_anything_is_measured(monkeypatch, make_job, said, field, value):
     monkeypatch.setattr(training, "_measured", lambda *_: pytest.fail("it is measured"))
-    with refuses(field, said[field]):
+    with refuses(field, value):
         train(make_job, workers=20, **said)
 
 
