@@ -62,6 +62,7 @@ def priced(
         bubble_ratio=max(0.0, 1.0 - passes.busy_seconds / available) if available else 0.0,
         stages=_stages(plan, passes),
         expected_restart_seconds=expected_restart_seconds(plan, costs.profile),
+        splits_backward=passes.splits_backward,
     )
 
 

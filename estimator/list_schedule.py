@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimator.arrays import Ints
-from estimator.schedule import KINDS, Pass, most_in_flight
+from estimator.schedule import INPUT, KINDS, Pass, most_in_flight
 from estimator.simulation import DESK, HALT, KEY, OP, PLACED, Records, simulate
 from kintsugi.core.plan import Schedule
 
@@ -99,6 +99,11 @@ class WorkerSchedule:
         """End of the last pass through each (pipeline, stage) that the worker computes."""
         places = ((pipeline, stage) for _, pipeline, stage in self._numbering.places(self._placed["op"]))
         return dict(zip(places, self._placed["end"].tolist(), strict=True))
+
+    @cached_property
+    def splits_backward(self) -> bool:
+        """Whether any backward pass is in two parts."""
+        return bool((self._placed["kind"] == INPUT).any())
 
     @cached_property
     def passes(self) -> tuple[PlacedPass, ...]:

@@ -30,6 +30,8 @@ class Passes:
     """Of all workers together."""
     update_seconds: float = 0.0
     """The longest of a worker."""
+    splits_backward: bool = False
+    """Whether any backward pass is in two parts."""
 
     def last_seconds(self, plan: Plan) -> dict[str, Sequence[float]]:
         """End of the last pass through each of a worker's stages, in seconds; of its last of all where a failure touched it."""
@@ -68,6 +70,7 @@ def _add_rerouted(result: Passes, plan: Plan, costs: Costs, touched: frozenset[i
             stages = [costs.stage(worker, stage.layer_start, stage.layer_stop) for stage in plan.stages_of[worker]]
             result.update_seconds = max(result.update_seconds, sum([stage.optimizer_seconds for stage in stages]))
     result.pipeline_seconds.append(max([schedule.end_seconds for schedule in schedules.values()]))
+    result.splits_backward |= any(schedule.splits_backward for schedule in schedules.values())
 
 
 def _add_fixed(result: Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
@@ -79,6 +82,7 @@ def _add_fixed(result: Passes, plan: Plan, costs: Costs, touched: frozenset[int]
         result.seats[index] = alike.seats
         result.busy_seconds += alike.busy_seconds
         result.update_seconds = max(result.update_seconds, alike.update_seconds)
+        result.splits_backward |= plan.schedule.is_split and len(workers) > 1  # first stages pass backward in one
 
 
 def _fixed(plan: Plan, costs: Costs, touched: frozenset[int]) -> Iterator[tuple[int, list[str], Alike]]:

@@ -131,6 +131,8 @@ def _price(estimate: Estimate, search: Search) -> Table:
         "lower bound of the step": f"{search.lower_bound_seconds:.6g} s (gap {search.gap_ratio:.2%})",
         "search": f"{search.elapsed_seconds * 1e3:.1f} ms",
     }
+    if estimate.splits_backward:
+        rows["backward passes"] = "in two parts, for input and weights"
     for name, value in rows.items():
         table.add_row(name, value)
     return table

@@ -61,6 +61,9 @@ class Estimate:
     expected_restart_seconds: float = 0.0
     """What the next failure is expected to cost more because some layers have one holder only: with that holder their state
     is lost, and a checkpoint restart is due. Policies are compared with it; goodput leaves it out."""
+    splits_backward: bool = False
+    """Whether the step is of backward passes in two parts, as rerouted plans may have them under every schedule: a trainer that
+    has whole ones only takes longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

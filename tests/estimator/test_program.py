@@ -303,6 +303,8 @@ def test_the_estimate_is_that_of_the_program(plan, is_tight):
     step, price = replay(program, costs), estimate(plan, profile, cluster)
     assert price.pipeline_seconds == pytest.approx(step.pipeline_seconds, rel=1e-12)
     assert price.iteration_seconds == pytest.approx(step.iteration_seconds, rel=1e-12)
+    kinds = {action.kind for actions in program.actions.values() for action in actions}
+    assert price.splits_backward == (ActionKind.BACKWARD_INPUT in kinds)
     for stage in price.stages:
         most, num_bytes = held_bytes(program.actions[stage.worker], costs.sums)
         static = sum(
