@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from kintsugi.cli import INTERRUPTED
 from kintsugi.cli.errors import tell
 from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.progress import progress_of
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
@@ -78,7 +79,7 @@ def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
     """Run it with a bar on stderr."""
     log_to_stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=terminal(stderr=True))
+    progress = progress_of(*columns, transient=False)
     task = progress.add_task("", total=None)
 
     def observe(done: int, total: int, cell: Cell) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from kintsugi.cli.files import require_writable, write_text
-from kintsugi.cli.terminal import terminal
+from kintsugi.cli.progress import progress_of
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.profile import Profile
@@ -105,7 +104,7 @@ def _default_name(job: str, output: Path | None) -> str:
 
 
 def _measure(make_job: Callable[[], TrainingJob], name: str, repeats: int, workers: int, *, is_distinct: bool) -> Profile:
-    with Progress(console=terminal(stderr=True), transient=True) as progress:
+    with progress_of() as progress:
         task = progress.add_task("layers, then network and recovery", total=repeats)
         return profile_job(
             make_job,

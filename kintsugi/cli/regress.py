@@ -1,18 +1,18 @@
 """`kintsugi regress`: did plans become better or worse than a committed baseline says?"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import track
 from rich.table import Table
 
 from kintsugi.cli.files import write_text
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.progress import tracked
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, NotFoundError
@@ -78,7 +78,8 @@ def regress(
     cases = _cases(folder, patterns)
     before = _baseline(folder, is_needed=not update or bool(patterns)).cases
     left_out = {name: figures for name, figures in before.items() if not is_asked(name, patterns)}
-    results = [_result(name, case, before.get(name), folder / CASES) for name, case in _tracked(cases)]
+    planned = tracked(cases.items(), len(cases), "planning")
+    results = [_result(name, case, before.get(name), folder / CASES) for name, case in planned]
     results += [_gone(name, figures, update) for name, figures in before.items() if name not in cases and name not in left_out]
     _print(results, format)
     if not update:
@@ -87,12 +88,6 @@ def regress(
         return 1
     _write(folder, left_out | {result.name: result.after for result in results if result.after is not None})
     return 0
-
-
-def _tracked(cases: Mapping[str, Case]) -> Iterable[tuple[str, Case]]:
-    """The cases, with their progress on a terminal's standard error."""
-    console = terminal(stderr=True)
-    return track(cases.items(), "planning", console=console, transient=True, disable=not console.is_terminal)
 
 
 def _cases(folder: Path, patterns: Sequence[str]) -> dict[str, Case]:

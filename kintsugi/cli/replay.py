@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from api.replay import Replay, Replayed, lacking
 from api.settings import settings_of
 from api.storage.store import Store
 from kintsugi.cli.output import Format, print_json, to_the_second
+from kintsugi.cli.progress import tracked
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
@@ -108,9 +108,8 @@ def _overlays(store: Store, planner: SynchronizationPlanner, only: str | None) -
 
 
 def _tracked(one: Replay | OverlayReplay) -> Iterable[Replayed]:
-    """A job's entries, with their progress on a terminal's standard error."""
-    console = terminal(stderr=True)
-    return track(one, escape(one.job), total=one.num_entries + 1, console=console, transient=True, disable=not console.is_terminal)
+    """A job's entries, with their progress."""
+    return tracked(one, one.num_entries + 1, escape(one.job))
 
 
 def _document(found: Found) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.progress import progress_of
 from kintsugi.cli.terminal import terminal
 from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.runtime.disk import make_folder
@@ -94,7 +95,7 @@ def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[R
 
 def progress_on(console: Console) -> Progress:
     """How many runs are done, and how long that has taken: a single one of many workers may take minutes."""
-    return Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=True)
+    return progress_of(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
 
 
 def _title(name: str, cases: Sequence[Scenario], seeds: int, rows: Sequence[Row]) -> str:

@@ -1,0 +1,63 @@
+"""Progress of long work on standard error: a bar on a terminal; elsewhere, as in a log, a line now and then."""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, Task, TaskID
+from rich.text import Text
+
+from kintsugi.cli.terminal import terminal
+
+LINE_SECONDS = 30.0
+"""From one line to the next where there is no terminal, and from the beginning to the first."""
+
+Item = TypeVar("Item")
+
+
+class _Progress(Progress):
+    """Tells by lines where bars cannot be drawn."""
+
+    def __init__(self, *columns: str | ProgressColumn, console: Console, **options: Any) -> None:
+        super().__init__(*columns, console=console, disable=not console.is_terminal, **options)
+        self._due_seconds = self.get_time() + LINE_SECONDS
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._tell(task_id)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._tell(task_id)
+
+    def _tell(self, task_id: TaskID) -> None:
+        if self.disable and self.get_time() >= self._due_seconds:
+            self._due_seconds = self.get_time() + LINE_SECONDS
+            self.console.print(_line(next(task for task in self.tasks if task.id == task_id)), markup=False)
+
+
+def _line(task: Task) -> str:
+    done = f"{task.completed:,.0f}" if task.total is None else f"{task.completed:,.0f} of {task.total:,.0f}"
+    left = f", about {timedelta(seconds=task.time_remaining)} to go" if task.time_remaining else ""
+    return f"{Text.from_markup(task.description).plain}: {done} after {timedelta(seconds=int(task.elapsed or 0))}{left}"
+
+
+def progress_of(*columns: str | ProgressColumn, console: Console | None = None, transient: bool = True) -> Progress:
+    """Progress to add tasks to, and to be entered for as long as there is any.
+
+    Args:
+        columns: of the bar; rich's own by default. Descriptions of tasks are markup.
+        console: where it is told; standard error by default.
+        transient: whether a bar goes when its work ends.
+    """
+    return _Progress(*columns, console=console or terminal(stderr=True), transient=transient)
+
+
+def tracked(items: Iterable[Item], total: int, description: str) -> Iterator[Item]:
+    """`items`, with the progress of whoever takes them."""
+    with progress_of() as progress:
+        task = progress.add_task(description, total=total)
+        for item in items:
+            yield item
+            progress.advance(task)
