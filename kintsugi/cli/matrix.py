@@ -89,8 +89,7 @@ def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
     try:
         return run_matrix(chosen, folder, asked, observe)
     finally:
-        if progress.live.is_started:
-            progress.stop()
+        progress.stop()
 
 
 def _print_names(cells: tuple[Cell, ...], form: Format) -> None:

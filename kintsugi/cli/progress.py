@@ -2,39 +2,45 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, Task, TaskID
+from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from kintsugi.cli.terminal import terminal
 
 LINE_SECONDS = 30.0
-"""From one line to the next where there is no terminal, and from the beginning to the first."""
+"""From one line to the next where there is no terminal."""
 
 Item = TypeVar("Item")
 
 
 class _Progress(Progress):
-    """Tells by lines where bars cannot be drawn."""
+    """Tells by lines where bars cannot be drawn, also while nothing is done: the first of many parts may take long."""
 
     def __init__(self, *columns: str | ProgressColumn, console: Console, **options: Any) -> None:
         super().__init__(*columns, console=console, disable=not console.is_terminal, **options)
-        self._due_seconds = self.get_time() + LINE_SECONDS
+        self._ended = Event()
+        self._teller = Thread(target=self._tell, name="progress", daemon=True)
 
-    def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        super().advance(task_id, advance)
-        self._tell(task_id)
+    def start(self) -> None:
+        super().start()
+        if self.disable and not self._teller.is_alive():
+            self._teller.start()
 
-    def update(self, task_id: TaskID, **changes: Any) -> None:
-        super().update(task_id, **changes)
-        self._tell(task_id)
+    def stop(self) -> None:
+        self._ended.set()
+        if self._teller.is_alive():
+            self._teller.join()
+        if self.live.is_started:
+            super().stop()
 
-    def _tell(self, task_id: TaskID) -> None:
-        if self.disable and self.get_time() >= self._due_seconds:
-            self._due_seconds = self.get_time() + LINE_SECONDS
-            self.console.print(_line(next(task for task in self.tasks if task.id == task_id)), markup=False)
+    def _tell(self) -> None:
+        while not self._ended.wait(LINE_SECONDS):
+            for task in self.tasks:
+                self.console.print(_line(task), markup=False)
 
 
 def _line(task: Task) -> str:
