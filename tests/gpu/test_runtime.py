@@ -1,5 +1,6 @@
 """Workers that share one CUDA device over gloo with pinned staging: mended runs end as the uninterrupted one does."""
 
+import math
 from dataclasses import replace
 from functools import cache, partial
 
@@ -65,6 +66,7 @@ def test_state_migrates_to_pipelines_of_other_lengths():
     result = run(job, gpt_request(4, 2, Policy.DYNAMIC_PARALLELISM), fail_at(2, "w03", "backward"))
     assert_same(result, reference())
     assert result.decisions[-1].migration.transfers
+    assert len({len(pipeline.stages) for pipeline in survivors(result).pipelines}) > 1
 
 
 def fused(parameters: NamedParameters) -> torch.optim.Optimizer:
@@ -108,4 +110,5 @@ def test_a_checkpoint_is_written_and_found_again(tmp_path):
 
     trained(2)
     whole = trained(4)
-    assert_same(replace(whole, losses=reference().losses[: 4 - len(whole.losses)] + whole.losses), reference())
+    assert list(map(math.isnan, whole.step_seconds)) == [True, True, False, False], "it went on, and did not begin anew"
+    assert_same(whole, reference())
