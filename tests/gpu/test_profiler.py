@@ -57,6 +57,11 @@ def test_the_command_writes_a_profile_of_the_device(tmp_path):
     assert profile.provenance.kind is ProvenanceKind.MEASURED
     assert f"{profile.device.name}, driver" in profile.provenance.detail
     assert min(layer.forward_seconds for layer in profile.layers) > 0
+    measurement = profile.provenance.measurement
+    assert (measurement.device, measurement.torch_version) == (profile.device.name, torch.__version__)
+    assert (measurement.precision, measurement.recomputes_activations, measurement.num_samples) == ("float32", True, 2)
+    assert len(measurement.spread_ratios) == len(profile.layers)
+    assert IS_EMULATED or measurement.driver not in (None, "unknown")
 
 
 def test_who_has_a_job_measured_keeps_nothing_on_the_device():
