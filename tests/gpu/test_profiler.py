@@ -102,3 +102,8 @@ def test_one_of_the_layers_that_are_alike_stands_for_all():
         assert other.activation_bytes == pytest.approx(one.activation_bytes, abs=2**20)
         assert min(other.forward_seconds, other.backward_seconds) > 0
         assert other.optimizer_seconds >= 0  # of a layer's few numbers it may be less than what a pass differs from another by
+
+
+def test_who_recomputes_keeps_what_enters_a_layer_alone():
+    kept = [[own.activation_bytes for own in profile_layers(middle_sized(it), 1).profiles[1:-1]] for it in (False, True)]
+    assert all(0 < less < more / 4 for more, less in zip(*kept, strict=True))
