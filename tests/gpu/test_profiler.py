@@ -13,6 +13,7 @@ from kintsugi.runtime.devices import job_on, precision_of
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.machine import device_of
 from kintsugi.runtime.measuring.lone_stage import LoneStage
+from kintsugi.runtime.measuring.peers import Peers
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from tests.cli.test_profile import run
@@ -56,6 +57,7 @@ def test_the_command_writes_a_profile_of_the_device(tmp_path):
     assert profile.device.name == torch.cuda.get_device_name(DEVICE)
     assert profile.provenance.kind is ProvenanceKind.MEASURED
     assert f"{profile.device.name}, driver" in profile.provenance.detail
+    assert "from device to device" in profile.provenance.detail
     assert min(layer.forward_seconds for layer in profile.layers) > 0
     measurement = profile.provenance.measurement
     assert (measurement.device, measurement.torch_version) == (profile.device.name, torch.__version__)
@@ -67,6 +69,12 @@ def test_the_command_writes_a_profile_of_the_device(tmp_path):
 def test_who_has_a_job_measured_keeps_nothing_on_the_device():
     done = subprocess.run([sys.executable, "-c", MEASURED, DEVICE], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_messages_are_timed_from_device_to_device():
+    with Peers(2, timeout_seconds=120) as peers:
+        peers.connect()
+        assert peers.message_seconds(64, 3, DEVICE) > 0
 
 
 def test_the_device_is_described():

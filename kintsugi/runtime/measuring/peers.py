@@ -17,10 +17,11 @@ from restorer.transport import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """Send `num_bytes` to a peer and take as many back, `repeats` times; the one that `begins` sends first."""
+    """Send `num_bytes` on `device` to a peer and take as many back, `repeats` times; the one that `begins` sends first."""
 
     peer: str
     begins: bool
+    device: str
     num_bytes: int
     repeats: int
 
@@ -53,12 +54,12 @@ class Peers(Crew):
         self.build(self.names, tuple(_pairs(self.names)))
         return time.monotonic() - began
 
-    def message_seconds(self, num_bytes: int, repeats: int) -> float:
-        """Half a round trip between the first two ranks, in seconds: the first decile."""
+    def message_seconds(self, num_bytes: int, repeats: int, device: str = "cpu") -> float:
+        """Half a round trip between the first two ranks, from `device` to `device`, in seconds: the first decile."""
         first, second = self.names[:2]
         requests = {
-            first: _Exchange(second, begins=True, num_bytes=num_bytes, repeats=repeats),
-            second: _Exchange(first, begins=False, num_bytes=num_bytes, repeats=repeats),
+            first: _Exchange(second, begins=True, device=device, num_bytes=num_bytes, repeats=repeats),
+            second: _Exchange(first, begins=False, device=device, num_bytes=num_bytes, repeats=repeats),
         }
         return _undisturbed(self.ask(requests)[first]) / 2
 
@@ -85,9 +86,9 @@ class _Peer(CrewMember):
         return _repeated(lambda: groups.all_reduce(numbers), request.repeats)
 
     def _exchange(self, request: _Exchange, groups: Groups) -> tuple[float, ...]:
-        transport = groups.transport(torch.device("cpu"))
+        transport = groups.transport(torch.device(request.device))
         spec = TensorSpec((request.num_bytes,), torch.uint8)
-        payload = torch.zeros(spec.shape, dtype=spec.dtype)
+        payload = torch.zeros(spec.shape, dtype=spec.dtype, device=request.device)
 
         def round_trip() -> None:
             receiving = transport.receive(spec, request.peer, 0)

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
+import torch
+
 from kintsugi.core import checks
 from kintsugi.core.cluster import worker_name
 from kintsugi.core.errors import UnavailableError, WorkerError
@@ -42,12 +44,18 @@ class Probed:
 
 
 def probe(
-    make_job: Callable[[], TrainingJob], *, num_workers: int = 4, repeats: int = 101, timeout_seconds: float = 120.0
+    make_job: Callable[[], TrainingJob],
+    *,
+    device: str = "cpu",
+    num_workers: int = 4,
+    repeats: int = 101,
+    timeout_seconds: float = 120.0,
 ) -> Probed:
     """Measure latency and rate of messages, and the times of detection, regrouping and restart.
 
     Args:
         make_job: called by the processes whose start is timed.
+        device: of the tensors that workers send; what they copy to host memory and from there is part of a message.
         num_workers: ranks that are started, connected and reduced over; at most 16 of them.
         repeats: of every message and reduction; the first decile counts, which other programs disturb least.
         timeout_seconds: for each answer.
@@ -61,14 +69,16 @@ def probe(
     restart_seconds, detect_seconds = _lives(make_job, num_ranks, timeout_seconds)
     with Peers(num_ranks, timeout_seconds=timeout_seconds) as peers:
         connected = [peers.connect()]
-        small = peers.message_seconds(SMALL_BYTES, repeats)
-        large = peers.message_seconds(LARGE_BYTES, repeats)
+        small = peers.message_seconds(SMALL_BYTES, repeats, device)
+        large = peers.message_seconds(LARGE_BYTES, repeats, device)
         commit_seconds = peers.all_reduce_seconds(repeats)
         connected += [peers.connect() for _ in range(4)]
     link = LinkCost(alpha_seconds=small, beta_seconds_per_byte=max(large - small, 0.0) / (LARGE_BYTES - SMALL_BYTES))
+    staged = "" if torch.device(device).type == "cpu" else ", from device to device by way of host memory"
     detail = (
-        f"Network: gloo over loopback between two processes, {SMALL_BYTES} and {LARGE_BYTES} bytes, first deciles of {repeats}; "
-        "one machine, so links between hosts are taken to be the same. "
+        f"Network: gloo over loopback between two processes{staged}, "
+        f"{SMALL_BYTES} and {LARGE_BYTES} bytes, first deciles of {repeats}; one machine, so links between hosts are "
+        "taken to be the same. "
         f"An all-reduce of two numbers over {num_ranks} processes took {commit_seconds:.2g} s. "
         "Recovery: as many processes, of which regroup_seconds connects the groups and restart_seconds starts all, up to their "
         "knowing the model, from a server that has torch loaded; detect_seconds is from SIGKILL to the agent's notice."

@@ -59,7 +59,8 @@ def profile_job(
     sharers = num_workers if is_cpu else workers_per_device
     measure = partial(_measured, repeats=repeats, num_threads=num_threads, is_distinct=is_distinct, sharers=sharers)
     measured = measure(lambda: job, progress) if is_cpu else measured_apart(partial(measure, make_job), progress)
-    probed = probe(partial(distinct_job, make_job) if is_distinct else make_job, num_workers=num_workers)
+    started = partial(distinct_job, make_job) if is_distinct else make_job
+    probed = probe(started, device=job.device, num_workers=num_workers)
     layers = measured.layers
     detail = f"{measured.machine}. {layers.detail}, {num_threads} thread(s) per worker. {probed.detail}"
     if sharers > 1:
