@@ -131,6 +131,23 @@ def write_synced(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def append_whole(descriptor: int, content: bytes, end: int, *, is_synced: bool = False) -> None:
+    """Write all of `content` behind the `end` bytes that an open file has, through to the disk if asked for, or nothing.
+
+    Raises:
+        OSError: the disk is full or broken. A disk that cuts nothing off either leaves a part there.
+    """
+    try:
+        if os.pwrite(descriptor, content, end) < len(content):
+            raise OSError("only a part could be written")
+        if is_synced:
+            os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, end)
+        raise
+
+
 def replace_whole(path: Path, text: str) -> None:
     """Write a file that is the old or the new one after anything: write, fsync, rename, fsync the folder (ECRL, section 4.3).
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from estimator.interval import daly_interval_seconds, young_interval_seconds
 from kintsugi.core.logs import get_logger
+from kintsugi.runtime.disk import append_whole
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.messages import PartWritten
 
@@ -118,9 +119,6 @@ def _append(path: Path, line: bytes) -> None:
     """
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     try:
-        end = os.lseek(descriptor, 0, os.SEEK_END)
-        if os.write(descriptor, line) < len(line):
-            os.ftruncate(descriptor, end)
-            raise OSError("only a part of a line could be written")
+        append_whole(descriptor, line, os.lseek(descriptor, 0, os.SEEK_END))
     finally:
         os.close(descriptor)

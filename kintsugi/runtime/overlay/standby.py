@@ -17,6 +17,7 @@ from kintsugi.core.errors import ConflictError, KintsugiError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
+from kintsugi.runtime.disk import append_whole
 from kintsugi.runtime.overlay.election import Electorate
 from kintsugi.runtime.overlay.greeting import Identity
 
@@ -117,14 +118,7 @@ class LogCopy:
             return
         text = "".join(f"{codec.dumps(entry)}\n" for entry in new).encode()
         with self.path.open("r+b", buffering=0) as file:
-            file.seek(self._num_bytes)
-            try:
-                if file.write(text) < len(text):
-                    raise OSError("only a part of the lines could be written")
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(self._num_bytes)
-                raise
+            append_whole(file.fileno(), text, self._num_bytes, is_synced=True)
         self._num_bytes += len(text)
         self.last_number, self.last_term = new[-1].number, new[-1].term
 

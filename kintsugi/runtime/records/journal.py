@@ -28,6 +28,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.changes import first_change
 from kintsugi.runtime.clerk import Clerk, HungError
+from kintsugi.runtime.disk import append_whole
 
 _HASH_DIGITS = 16
 _LINE_SECONDS = 5.0
@@ -185,22 +186,11 @@ class Journal:
         chain = _short((self._chain + body).encode())
         line = f'{body[:-1]},"chain":"{chain}"}}\n'.encode()
         try:
-            end = os.lseek(self._descriptor, 0, os.SEEK_END)
-            self._append_whole(line, end)
+            append_whole(self._descriptor, line, os.lseek(self._descriptor, 0, os.SEEK_END))
         except OSError as error:
             self._fail(str(error))
             return
         self._chain = chain
-
-    def _append_whole(self, line: bytes, end: int) -> None:
-        assert self._descriptor is not None
-        try:
-            if os.write(self._descriptor, line) < len(line):
-                raise OSError("only a part of a line could be written")
-        except OSError:
-            with suppress(OSError):  # what stays there is not believed, nor what follows it
-                os.ftruncate(self._descriptor, end)
-            raise
 
     def _end(self) -> None:
         if self._descriptor is not None:

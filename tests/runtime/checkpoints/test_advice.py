@@ -7,7 +7,6 @@ import pytest
 import structlog
 
 from kintsugi.core.codec import loads
-from kintsugi.runtime.checkpoints import advice
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord, append_record
 from kintsugi.runtime.layout import RECORDS
 
@@ -28,8 +27,8 @@ RECORD = CheckpointRecord(
 def disk(monkeypatch):
     """Takes so many bytes at once, once that is said."""
     limit = [2**20]
-    write = os.write
-    monkeypatch.setattr(advice.os, "write", lambda descriptor, line: write(descriptor, line[: limit[0]]))
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, line, end: write(descriptor, line[: limit[0]], end))
     return limit
 
 

@@ -295,13 +295,13 @@ def test_lines_can_be_read_by_people(scribe):
 
 def test_a_full_disk_stops_the_journal_and_not_the_training(scribe, monkeypatch):
     scribe.begin(0, Source.START, 1)
-    write = __import__("os").write
+    write = os.pwrite
 
-    def full(descriptor, data):
-        write(descriptor, data[:5])
+    def full(descriptor, data, end):
+        write(descriptor, data[:5], end)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kintsugi.runtime.records.journal.os.write", full)
+    monkeypatch.setattr(os, "pwrite", full)
     scribe.train(range(1))
     monkeypatch.undo()
     scribe.train(range(1, 2))
@@ -310,7 +310,7 @@ def test_a_full_disk_stops_the_journal_and_not_the_training(scribe, monkeypatch)
     assert all("line" not in problem for problem in report.problems)
 
 
-@pytest.mark.parametrize("calls", [("open",), ("fsync",), ("write", "ftruncate")])
+@pytest.mark.parametrize("calls", [("open",), ("fsync",), ("pwrite", "ftruncate")])
 def test_nothing_that_fails_on_a_journal_stops_the_training(scribe, monkeypatch, calls):
     """As where a worker joins when a disk is full, or its file system was mounted read-only after errors."""
 
@@ -319,7 +319,7 @@ def test_nothing_that_fails_on_a_journal_stops_the_training(scribe, monkeypatch,
 
     with capture_logs() as logs:
         for call in calls:
-            monkeypatch.setattr(f"kintsugi.runtime.records.journal.os.{call}", failing)
+            monkeypatch.setattr(os, call, failing)
         scribe.begin(0, Source.START, 1)
         scribe.train(range(1))
         for journal in scribe.journals.values():
@@ -342,8 +342,8 @@ def test_a_folder_that_is_gone_stops_no_worker_that_joins(scribe):
 def hung(monkeypatch):
     """Journals wait a moment for lines, and their disk says nothing until this event."""
     monkeypatch.setattr("kintsugi.runtime.records.journal._LINE_SECONDS", 0.05)
-    answers, write = threading.Event(), os.write
-    monkeypatch.setattr("kintsugi.runtime.records.journal.os.write", lambda *to: answers.wait(120.0) and write(*to))
+    answers, write = threading.Event(), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *to: answers.wait(120.0) and write(*to))
     return answers
 
 
