@@ -93,6 +93,7 @@ class Governor:
         self._closing = ExitStack()
         self._has_begun = False
         self._is_asked_to_leave = False
+        self._is_stopped = False
         self.inward = Inward(self._hear)
         """The worker's line."""
 
@@ -180,7 +181,7 @@ class Governor:
 
     def _run(self) -> None:
         try:
-            while True:
+            while not self._is_stopped:  # what the others agreed on meanwhile needs what is closed, and no more of this worker
                 self._inbox.get()()
         except Exception as error:  # whatever it is, the job must not wait for this worker
             self._tell(Failed.by(error))
@@ -277,6 +278,7 @@ class Governor:
             self._node.renew(course.generation)
 
     def _stop(self) -> None:
+        self._is_stopped = True
         self._closing.close()
         self.inward.tell(Stop())
 
