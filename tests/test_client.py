@@ -449,5 +449,14 @@ def test_a_service_that_is_away_is_told_by_its_address():
         client.job("llama")
 
 
+def test_who_asks_while_another_thread_closes_the_client_has_no_answer():
+    """As threads that give signs of life do, at the end of a job: the closed pool's own error ended them with a traceback."""
+    client, requests = answering()
+    client.close()
+    with pytest.raises(UnavailableError, match="the client of the service at http://service was closed"):
+        client.job("llama")
+    assert requests == []
+
+
 def raised(error: Exception) -> httpx2.Response:
     raise error

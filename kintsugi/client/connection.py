@@ -20,7 +20,7 @@ import tenacity
 from kintsugi.client.answers import AwayError, require_answer, understood
 from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, whole
 from kintsugi.client.patience import Patience
-from kintsugi.core.errors import InvalidInputError, cause_of
+from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class Connection:
             method, path, params=_given(parameters), content=content, headers=headers, extensions={"trace": self._note}
         )
         for attempt in self.attempts():
-            with attempt, _absence_named(self._address), self.in_time(wait_seconds) as timeout:
+            with attempt, self._absence_named(), self.in_time(wait_seconds) as timeout:
                 request.extensions["timeout"] = timeout.as_dict()
                 with closing(self._http.send(request, stream=True)) as begun:
                     response = whole(begun, self._address)
@@ -125,7 +125,7 @@ class Connection:
         """
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
         with (
-            _absence_named(self._address),
+            self._absence_named(),
             self._http.sse(
                 path,
                 params=_given(parameters),
@@ -182,6 +182,19 @@ class Connection:
         return httpx2.Timeout(
             min(self.patience.timeout_seconds + wait_seconds, left), connect=min(self.patience.connect_seconds, left)
         )
+
+    @contextmanager
+    def _absence_named(self) -> Iterator[None]:
+        """Tells a broken or missing connection as the service's absence; one that another thread has closed is not tried again."""
+        try:
+            yield
+        except httpx2.RequestError as error:
+            reason = reason_of(error, self._address)
+            raise AwayError(f"the service at {self._address} does not answer: {reason}", field="url") from error
+        except RuntimeError as error:
+            if not self._http.is_closed:
+                raise
+            raise UnavailableError(f"the client of the service at {self._address} was closed", field="url") from error
 
     def _note(self, event: str, details: Mapping[str, Any]) -> None:
         """Remember the connections that are made, which `hurried` breaks; not those of streams."""
@@ -267,15 +280,6 @@ def trusted(ca_file: str | None) -> ssl.SSLContext | bool:
     except OSError as error:
         message = f"is no file of certificates that can be read ({cause_of(error)}); give one in PEM form"
         raise InvalidInputError(message, field="ca_file", value=ca_file) from error
-
-
-@contextmanager
-def _absence_named(address: str) -> Iterator[None]:
-    """Tells a broken or missing connection as the service's absence."""
-    try:
-        yield
-    except httpx2.RequestError as error:
-        raise AwayError(f"the service at {address} does not answer: {reason_of(error, address)}", field="url") from error
 
 
 def reason_of(error: httpx2.RequestError, address: str) -> str:

@@ -47,6 +47,7 @@ class HttpScheduler:
         self._clients: dict[str, Client] = {}
         self._urls = list(dict.fromkeys(urls))
         self._lock = threading.Lock()
+        self._is_closed = False
 
     def post(self, event: OverlayEvent) -> Overlay:
         """Tell what happened and get the overlay after it."""
@@ -82,7 +83,9 @@ class HttpScheduler:
             self._urls = [url, *(one for one in self._urls if one != url)]
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; no further ones are made, whoever still asks."""
+        with self._lock:
+            self._is_closed = True
         for client in self._clients.values():
             client.close()
 
@@ -92,6 +95,8 @@ class HttpScheduler:
 
     def _client_at(self, url: str) -> Client:
         with self._lock:
+            if self._is_closed:
+                raise UnavailableError("is not asked any more: this worker ends", field="service")
             if url not in self._clients:
                 self._clients[url] = Client(url, token=self._token, patience=self._patience)
             return self._clients[url]
