@@ -38,6 +38,7 @@ from kintsugi.runtime.overlay.member import Member
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
 from kintsugi.runtime.overlay.standby import StandbyOptions
+from kintsugi.runtime.overlay.succeeding import ballot_box
 from kintsugi.runtime.overlay.trained import TrainedState
 
 
@@ -109,6 +110,7 @@ class Coordinator:
         scheduler = HeardScheduler(HttpScheduler(urls, job, token=token) if urls else cast("Scheduler", service))
         host = host or own_host(urls)
         identity = Identity(job=job, worker=self.worker, key=key)
+        ballot_box(identity, standby)  # what is no vote is refused before anybody is called
         self.links = Links(identity, self.options, host=host, port=port)
         application = Application(
             address=advertised or f"{host}:{self.links.port}",
@@ -123,13 +125,21 @@ class Coordinator:
         self._has_left = False
         try:
             overlay = admit(scheduler, self.links, application, deadline)
+            box = ballot_box(identity, standby)  # an earlier life of this worker may have voted until now
         except BaseException:
             self.links.close()
             scheduler.close()
             self._give_signals_back()
             raise
         self._member = Member(
-            self.links, self.trained, scheduler, overlay, standby=standby, options=self.options, asks_for_links=not neighbors
+            self.links,
+            self.trained,
+            scheduler,
+            overlay,
+            box=box,
+            standby=standby,
+            options=self.options,
+            asks_for_links=not neighbors,
         )
         try:
             self._member.begin(deadline)

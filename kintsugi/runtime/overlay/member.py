@@ -14,6 +14,7 @@ from kintsugi.runtime.overlay.committed import Committed, GivenUpError
 from kintsugi.runtime.overlay.comparing import DISAGREE, Comparison, DisagreementError, WrongStateError
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.deadline import Deadline
+from kintsugi.runtime.overlay.election import BallotBox
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.joining import Joiner
@@ -51,6 +52,7 @@ class Member:
         scheduler: HeardScheduler,
         overlay: Overlay,
         *,
+        box: BallotBox,
         standby: StandbyOptions | None,
         options: OverlayOptions,
         asks_for_links: bool,
@@ -62,6 +64,7 @@ class Member:
             trained: its replica.
             scheduler: of the job.
             overlay: the one that this worker was admitted with.
+            box: its last vote for a scheduler.
             standby: how it stands by for the scheduler, if it does.
             options: times and sizes.
             asks_for_links: whether it may ask for links by itself: its user named no neighbours.
@@ -92,7 +95,7 @@ class Member:
         self._prober = Prober(links, options.link_timeout_seconds)
         self._reconciler = Reconciler(self.agent, links, self._prober, losses)
         control = Control()
-        self.succession = Succession(self.agent, links, control, scheduler, standby)
+        self.succession = Succession(self.agent, links, control, scheduler, box=box, standby=standby)
         if asks_for_links:
             self.agent.on_overlay(Redundancy(self.agent).heed)
         self._attach(control)

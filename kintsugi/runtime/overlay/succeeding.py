@@ -10,6 +10,7 @@ from kintsugi.runtime.disk import make_private
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
+from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.scheduler import HttpScheduler
@@ -31,21 +32,32 @@ def ballots_folder() -> Path:
     return folder
 
 
+def ballot_box(own: Identity, standby: StandbyOptions | None) -> BallotBox:
+    """A worker's last vote; it lies in a file, so that the worker votes once a term.
+
+    Raises:
+        InvalidInputError: the file is no vote, or its folder, among temporary files, somebody else's.
+    """
+    folder = ballots_folder() if standby is None else Path(standby.folder)
+    return BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
+
+
 class Succession:
     """Votes, and the standby's thread; begun and closed with the coordinator."""
 
     def __init__(
-        self, agent: Agent, links: Links, control: Control, scheduler: HeardScheduler, standby: StandbyOptions | None
+        self,
+        agent: Agent,
+        links: Links,
+        control: Control,
+        scheduler: HeardScheduler,
+        *,
+        box: BallotBox,
+        standby: StandbyOptions | None,
     ) -> None:
-        """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term.
-
-        Raises:
-            InvalidInputError: the file is no vote, or its folder, among temporary files, somebody else's.
-        """
+        """Take part in votes from now on; `box` holds the last one."""
         own = agent.identity
         lease_seconds = LEASE_SECONDS if standby is None else standby.lease_seconds
-        folder = ballots_folder() if standby is None else Path(standby.folder)
-        box = BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
         electorate = Electorate(
             own.worker,
             links,

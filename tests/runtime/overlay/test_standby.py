@@ -1,6 +1,7 @@
 """Who goes on in a scheduler's place: votes over links that form a line, the log's copy, and how long it is silent."""
 
 import os
+import signal
 import threading
 import time
 from itertools import pairwise
@@ -13,6 +14,7 @@ from kintsugi.core.errors import InvalidInputError, StaleTermError, UnavailableE
 from kintsugi.core.overlay_messages import OverlayLog
 from kintsugi.runtime.overlay import standby as standby_module
 from kintsugi.runtime.overlay.control import Control
+from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
@@ -21,7 +23,10 @@ from kintsugi.runtime.overlay.standby import LogCopy, Standby, StandbyOptions
 from kintsugi.runtime.overlay.succeeding import ballots_folder
 from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
+from tests.runtime.overlay.crew import OPTIONS, perceptron
+from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_log_copy import entries, room_for
+from tests.runtime.runs import leaves_nothing
 
 LINE = ("w00", "w01", "w02", "w03", "w04")
 WON_SECONDS = 20.0
@@ -87,6 +92,32 @@ def test_somebody_elses_folder_for_votes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: other)
     with pytest.raises(InvalidInputError, match="this user made"):
         ballots_folder()
+
+
+def test_what_is_no_vote_is_refused_before_the_others_hear_of_the_worker(tmp_path, monkeypatch):
+    """It stood in the overlay as a holder of the state, at a port that stayed open, and signals were taken from the process."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (ballots_folder() / "job-w00.ballot.json").write_text("no vote")
+    model, optimizer = perceptron()
+    desk, handler = Desk(), signal.getsignal(signal.SIGTERM)
+    with leaves_nothing(), pytest.raises(InvalidInputError, match=r"job-w00\.ballot\.json"):
+        Coordinator(model, optimizer, service=desk, job="job", worker="w00")
+    assert desk.events == []
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_votes_of_an_earlier_life_are_known_until_a_worker_joins(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cast = Ballot(term=3, candidate="w01")
+
+    class Voting(Desk):
+        def post(self, event):
+            BallotBox(ballots_folder() / "job-w00.ballot.json").put(cast)
+            return super().post(event)
+
+    model, optimizer = perceptron()
+    with Coordinator(model, optimizer, service=Voting(), job="job", worker="w00", options=OPTIONS) as coordinator:
+        assert coordinator._member.succession._electorate._box.ballot == cast
 
 
 def test_where_no_folder_for_votes_can_be_made_only_the_vote_fails(tmp_path, monkeypatch):
