@@ -129,6 +129,8 @@ class Links:
         """End all links and stop listening."""
         with self._lock:
             self._is_closed = True
+            for caller in self._callers:
+                _hang_up(caller)
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -167,11 +169,12 @@ class Links:
         """Count somebody who called; of too many the first is hung up on: neighbours greet at once, even while strangers call."""
         with self._lock:
             self._callers[connection] = None
-            if len(self._callers) > _MOST_CALLERS:
+            if self._is_closed:
+                _hang_up(connection)
+            elif len(self._callers) > _MOST_CALLERS:
                 first = next(iter(self._callers))
                 del self._callers[first]
-                with suppress(OSError):
-                    first.shutdown(socket.SHUT_RDWR)  # its own thread closes it
+                _hang_up(first)
 
     def _require_admitted(self, connection: socket.socket) -> None:
         """Count a caller that has greeted no longer.
@@ -240,6 +243,12 @@ class Links:
             self._ended.notify_all()
         if self._links.get(link.peer.worker) is link and not self._is_closed:
             self.on_loss(link, why)
+
+
+def _hang_up(caller: socket.socket) -> None:
+    """End a greeting under way; its own thread closes the connection."""
+    with suppress(OSError):
+        caller.shutdown(socket.SHUT_RDWR)
 
 
 def _require_latest(linked: Peer, peer: Peer) -> None:

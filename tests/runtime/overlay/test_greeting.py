@@ -126,6 +126,13 @@ def test_of_too_many_callers_the_first_is_hung_up_on_and_neighbours_are_answered
             assert read(stranger).kind == "welcome"
 
 
+def test_whoever_has_not_greeted_yet_is_hung_up_on_by_a_worker_that_ends(door):
+    with caller(door.port) as stranger:
+        assert eventually(lambda: door._callers)
+        door.close()
+        assert is_hung_up_on(stranger)
+
+
 class Drip:
     """A connection over which a byte a second arrives; it is also the clock."""
 
