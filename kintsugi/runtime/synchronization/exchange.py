@@ -118,6 +118,8 @@ class Exchange:
             connection = socket.create_connection(peer, timeout=self._timeout_seconds)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections[peer] = connection
+            if self._is_closed.is_set():  # and whoever closed it may have looked for connections before
+                raise OSError("the exchange was closed")
         return connection
 
     def _forget(self, peer: Address) -> None:

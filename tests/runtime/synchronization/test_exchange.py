@@ -113,6 +113,21 @@ def test_closing_frees_who_waits(ends):
         one.ask(("127.0.0.1", 1), Kind.READ, bytearray(), memoryview(bytearray(3)))
 
 
+def test_closing_frees_who_is_just_about_to_wait(ends, monkeypatch):
+    """The connection is made, and nobody knows of it yet, when all that are known are shut down."""
+    one, connect = ends(), socket.create_connection
+
+    def connect_while_it_closes(*arguments, **options):
+        connection = connect(*arguments, **options)
+        one.close()
+        return connection
+
+    monkeypatch.setattr(socket, "create_connection", connect_while_it_closes)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(CommunicationError, match="was closed"):
+        one.ask(silent.getsockname(), Kind.READ, bytearray(), memoryview(bytearray(3)))
+    assert not one._connections
+
+
 def test_peers_are_answered_again_once_there_are_descriptors(ends):
     """To accept a connection takes one; without any the kernel keeps those who call waiting."""
     one, other = ends(), ends()
