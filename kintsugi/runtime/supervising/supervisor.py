@@ -59,6 +59,8 @@ class Supervisor:
     policy: SupervisorPolicy = field(default_factory=SupervisorPolicy)
     environment: Mapping[str, str] = field(default_factory=dict)
     _stop_signal: int | None = None
+    _untold: int | None = None
+    """A signal that came while there was no command to pass it on to."""
     _process: subprocess.Popen[bytes] | None = None
     """The command until it is buried."""
 
@@ -132,6 +134,8 @@ class Supervisor:
             why = cause_of(error)
             attempt = replace(attempt, ended_at=time.time(), reason=EndReason.NOT_STARTED, not_started_because=why)
             return replace(record, attempts=(*record.attempts, attempt))
+        if self._untold is not None:
+            self._pass_on(self._untold)
         attempt = replace(attempt, pid=self._process.pid)
         self._write(replace(record, state=SupervisorState.RUNNING, attempts=(*record.attempts, attempt)))
         code = self._wait(self._process)
@@ -152,8 +156,6 @@ class Supervisor:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         """Its exit code; no process of its group is left. It is waited for first and buried last, so that its id stays its own."""
-        if self._stop_signal is not None:
-            self._pass_on(self._stop_signal)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         _kill_group(process.pid)
         self._process = None
@@ -167,7 +169,10 @@ class Supervisor:
             threading.Thread(target=_tell_of_stop, args=(number, self._process.pid), daemon=True).start()
 
     def _pass_on(self, number: int) -> None:
-        if self._process is not None:
+        """To the command, once for each time that it came; one that is about to be started is told as soon as it is there."""
+        if self._process is None:
+            self._untold = number
+        else:
             os.kill(self._process.pid, number)  # `send_signal` would bury it, were it over
 
     def _pause(self, num_idle: int) -> None:

@@ -258,6 +258,42 @@ def test_the_supervisor_ends_with_its_command_when_told_to():
     assert (attempt.reason, attempt.signal) == (EndReason.STOPPED, "SIGTERM")
 
 
+COUNTING = """
+count = []
+signal.signal(signal.SIGTERM, lambda *_: count.append(1))
+pathlib.Path("ready").touch()
+while not count: signal.pause()
+pathlib.Path("told").write_text(str(len(count)))
+while not pathlib.Path("is_written").exists(): time.sleep(0.01)
+pathlib.Path("told").write_text(str(len(count)))
+"""
+
+
+def test_a_command_is_told_to_end_once_also_where_that_is_asked_before_its_start_is_written_down(monkeypatch):
+    """By the second signal many commands end at once: a job would not write the checkpoint that the first one asks for."""
+    write = Supervisor._write
+
+    def interrupted(self, record):
+        if record.state is SupervisorState.RUNNING:
+            assert eventually(Path("ready").exists)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert eventually(lambda: Path("told").exists() and Path("told").read_text())
+        write(self, record)
+
+    wait = os.waitid  # what the supervisor does once it has nothing more to tell
+
+    def waited(*arguments):
+        Path("is_written").touch()
+        return wait(*arguments)
+
+    monkeypatch.setattr(Supervisor, "_write", interrupted)
+    monkeypatch.setattr(os, "waitid", waited)
+    code = f"import pathlib, signal, time\n{COUNTING}"
+    record = Supervisor(command=[sys.executable, "-c", code], run=Path(), policy=AT_ONCE).supervise()
+    assert record.attempts[-1].reason is EndReason.STOPPED
+    assert Path("told").read_text() == "1"
+
+
 @pytest.mark.processes
 def test_who_waits_for_a_frozen_command_to_end_says_so_and_how_to_end_it_now():
     with Path("log").open("wb") as log:
