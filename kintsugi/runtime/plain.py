@@ -128,9 +128,13 @@ class PlainRun:
         self._next: int | None = None
         """The step to be committed next; null before `restore`."""
         self._lock = RunLock(self._folder)
-        self._by_rank_0(self._take_folder)
-        self._life = self._by_rank_0(lambda: next_life(self._folder / JOURNALS, self._geometry))
-        self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
+        try:
+            self._by_rank_0(self._take_folder)
+            self._life = self._by_rank_0(lambda: next_life(self._folder / JOURNALS, self._geometry))
+            self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
+        except BaseException:  # nobody could close it
+            self._lock.release()
+            raise
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
         self._is_closed = self._is_apart = False
         self.stall_seconds = 0.0

@@ -137,6 +137,15 @@ def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
         run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
 
 
+def test_a_run_that_is_refused_keeps_no_other_process_from_its_folder(tmp_path):
+    """As in a notebook, whose process goes on."""
+    trained(tmp_path, 2)
+    with pytest.raises(InvalidInputError, match="holds journals of another job"):
+        PlainRun(tmp_path, num_samples=40, global_batch_size=6, num_steps=9)
+    begin = f"from kintsugi.runtime.run_lock import RunLock; from pathlib import Path; RunLock(Path({str(tmp_path)!r})).take()"
+    subprocess.run([sys.executable, "-c", begin], check=True)
+
+
 def test_a_life_that_asks_for_fewer_steps_than_are_trained_is_refused_and_one_that_asks_for_as_many_trains_none(tmp_path):
     trained(tmp_path, 6)
     with refuses("num_steps", 4, "is fewer than the 6 that are trained in"):
