@@ -275,6 +275,7 @@ def test_a_member_without_descriptors_goes_on_and_answers_those_who_called_once_
         with capture_logs() as logs, no_descriptors() as caller:
             caller.connect(ring._addresses["b"])
             ring.wait(lambda: bool(logs))
+            ring.hold("c")  # it lives, and would call those who go on without it, for which it needs a descriptor
             ring.nodes["a"].report_lost("c", is_certain=True)
             ring.wait_for("ab")
         assert {log["event"] for log in logs} == {"cannot answer those who call for a while"}
