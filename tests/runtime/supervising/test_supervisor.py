@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -190,6 +192,16 @@ def supervising(code: str, *options: str, stderr: IO[bytes] | None = None) -> su
     return supervisor
 
 
+@contextmanager
+def hangups_taken(handler: signal.Handlers) -> Iterator[None]:
+    """So what is started in the block takes SIGHUP, which this process may itself ignore: tests may run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def stat_of_command() -> Path:
     return Path(f"/proc/{Path('pid').read_text()}/stat")
 
@@ -201,7 +213,8 @@ def stat_of_command() -> Path:
     ids=["killed", "Ctrl-C", "terminal closed"],
 )
 def test_the_command_ends_with_its_supervisor(number, code):
-    supervisor = supervising("signal.pause()")
+    with hangups_taken(signal.SIG_DFL):
+        supervisor = supervising("signal.pause()")
     stat = stat_of_command()
     assert is_running(stat)
     supervisor.send_signal(number)
@@ -308,11 +321,8 @@ def test_who_waits_for_a_frozen_command_to_end_says_so_and_how_to_end_it_now():
 @pytest.mark.processes
 def test_a_signal_that_is_ignored_stays_so():
     """As under `nohup`, which a run that is to outlive its terminal is started by."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with hangups_taken(signal.SIG_IGN):
         supervisor = supervising("signal.pause()")
-    finally:
-        signal.signal(signal.SIGHUP, before)
     supervisor.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         supervisor.wait(timeout=1.0)
