@@ -143,7 +143,7 @@ def test_a_run_that_is_refused_keeps_no_other_process_from_its_folder(tmp_path):
     with pytest.raises(InvalidInputError, match="holds journals of another job"):
         PlainRun(tmp_path, num_samples=40, global_batch_size=6, num_steps=9)
     begin = f"from kintsugi.runtime.run_lock import RunLock; from pathlib import Path; RunLock(Path({str(tmp_path)!r})).take()"
-    subprocess.run([sys.executable, "-c", begin], check=True)
+    subprocess.run([sys.executable, "-c", begin], check=True, timeout=120)
 
 
 def test_a_life_that_asks_for_fewer_steps_than_are_trained_is_refused_and_one_that_asks_for_as_many_trains_none(tmp_path):
