@@ -1,6 +1,6 @@
 """The memory and time models against stages that run alone on a device, with as many micro-batches in flight as among others.
 
-    python -m benchmarks.lone_stages [--output DIR]
+    python -m benchmarks.lone_stages [--output DIR] [--check]
     python -m benchmarks.lone_stages --schedule zb-h2
     python -m benchmarks.lone_stages --job benchmarks.lone_stages:small_llama_job --distinct --recompute
     python -m benchmarks.lone_stages --device cuda --precision bf16 --job kintsugi.runtime.llama:llama2_7b_job --distinct
@@ -14,6 +14,7 @@ does: machines that others use change their speed within minutes, and within sec
 """
 
 import argparse
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,10 @@ SCHEDULES = tuple(schedule for schedule in Schedule if not schedule.is_interleav
 """Under which every worker has one stage."""
 DEPTHS = {1: (1, 4), 2: (1, 4), 4: (2, 8), 8: (8,)}
 """Micro-batches by the number of stages."""
+LEAST_CASES = 12
+"""Of memory that are asked for."""
+MOST_PERCENT, MOST_UNDER_PERCENT = 5.0, 2.0
+"""Largest error that is asked for, and by how much memory may be underestimated."""
 
 
 def small_job() -> TrainingJob:
@@ -311,6 +316,22 @@ def errors(rows: Sequence[tuple[Value, ...]]) -> str:
     return f"{min(found):+.2f} % to {max(found):+.2f} %" if found else "none"
 
 
+def missed(findings: Findings) -> list[str]:
+    """What was asked for and is not so, in words."""
+    result = []
+    if len(findings.memory) < LEAST_CASES:
+        result.append(f"memory of {len(findings.memory)} stages was compared, asked {LEAST_CASES}")
+    if not findings.time:
+        result.append("the time of no pipeline was compared")
+    memory = [(f"memory of {place}", error, -MOST_UNDER_PERCENT) for place, *_, error in findings.memory]
+    time = [(f"time of {depth} stages, {count} micro-batches", error, -MOST_PERCENT) for depth, count, *_, error in findings.time]
+    return result + [
+        f"{what}: {error:+.2f} %, asked {low:+g} to {MOST_PERCENT:+g} %"
+        for what, error, low in (*memory, *time)
+        if isinstance(error, float) and not low <= error <= MOST_PERCENT
+    ]
+
+
 def main() -> None:
     """Print both tables, and write them where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -323,6 +344,7 @@ def main() -> None:
     parser.add_argument("--steps", type=at_least(1), default=11, help="of every stage, each after sweeps over the layers")
     parser.add_argument("--threads", type=at_least(1), default=1, help="of torch's own arithmetic on processors")
     parser.add_argument("--output", type=folder, help="a folder for the tables as CSV, written anew after every pipeline")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where an error is larger than is asked for")
     given = parser.parse_args()
     console = Console(stderr=True)
     try:
@@ -351,6 +373,8 @@ def main() -> None:
     for line in findings.left_out:
         print(f"left out: {line}")
     print(f"errors: memory {errors(findings.memory)}, time {errors(findings.time)}")
+    if given.check and (lines := missed(findings)):
+        sys.exit("\n".join(f"missed: {line}" for line in lines))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ each copied from the device's memory before it is sent and into it when it was r
 memory is new, and nobody could give the messages up.
 
     python -m benchmarks.transfers [--device cpu|cuda] [--largest-mebibytes N] [--state-mebibytes N] [--repeats N]
-        [--output DIR]
+        [--output DIR] [--check]
 """
 
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections import deque
 from functools import partial
@@ -220,6 +221,7 @@ def main() -> None:
     parser.add_argument("--state-mebibytes", type=at_least(MESSAGE_BYTES[-1]), default=512, help="that migrate")
     parser.add_argument("--repeats", type=at_least(1), default=9, help="of messages and migrations")
     parser.add_argument("--output", type=folder, help="a folder for the tables as CSV, each written once it is there")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a migration is slower than is asked for")
     arguments = parser.parse_args()
     require_device(arguments.device)
     torch.set_num_threads(1)
@@ -233,6 +235,10 @@ def main() -> None:
         if arguments.output is not None:
             table.write_csv(arguments.output)
     print(f"{description(arguments.device)}; load at the end {os.getloadavg()[0]:.1f}.")
+    ratio = table.rows[-1][-1]
+    assert isinstance(ratio, float)
+    if arguments.check and ratio < ASKED_RATIO:
+        sys.exit(f"missed: a migration reaches {ratio:.0%} of the staging ceiling, asked {ASKED_RATIO:.0%}")
 
 
 if __name__ == "__main__":

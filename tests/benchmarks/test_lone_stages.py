@@ -55,6 +55,47 @@ def test_what_is_not_there_is_refused(monkeypatch, capsys, options, message):
     assert message in capsys.readouterr().err
 
 
+def findings_of(memory, time):
+    return lone_stages.Findings(
+        memory=[(f"stage {index}", 1.0, 1.0, -40.0, 1.0, error) for index, error in enumerate(memory)],
+        time=[(2, 4, 1.0, 1.0, error) for error in time],
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "time", "lines"),
+    [
+        ([-2.0, *[5.0] * 11], [-5.0, 5.0], []),
+        (
+            [-2.1, 5.1, *[0.0] * 10],
+            [-5.1],
+            [
+                "memory of stage 0: -2.10 %, asked -2 to +5 %",
+                "memory of stage 1: +5.10 %, asked -2 to +5 %",
+                "time of 2 stages, 4 micro-batches: -5.10 %, asked -5 to +5 %",
+            ],
+        ),
+        ([0.0], [], ["memory of 1 stages was compared, asked 12", "the time of no pipeline was compared"]),
+    ],
+)
+def test_what_was_asked_for_and_is_not_so_is_said(memory, time, lines):
+    assert lone_stages.missed(findings_of(memory, time)) == lines
+
+
+def test_an_error_that_is_too_large_fails_whoever_checks(monkeypatch, capsys):
+    def compared(bench, _):
+        bench.findings.time.append((1, 4, 1.0, 2.0, 100.0))
+
+    monkeypatch.setattr(lone_stages.Bench, "run", compared)
+    options = ["lone_stages", "--job", "tests.runtime.jobs:tiny_gpt", "--distinct", "--steps", "1"]
+    monkeypatch.setattr(sys, "argv", options)
+    lone_stages.main()
+    monkeypatch.setattr(sys, "argv", [*options, "--check"])
+    with pytest.raises(SystemExit, match=r"missed: time of 1 stages, 4 micro-batches: \+100\.00 %"):
+        lone_stages.main()
+    assert "errors: memory none, time +100.00 %" in capsys.readouterr().out
+
+
 def test_who_cuts_it_off_has_the_pipelines_before(monkeypatch, capsys, tmp_path):
     compare, compared = lone_stages.Bench._compare, []
 

@@ -38,6 +38,18 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(monke
     assert capsys.readouterr().out == ""
 
 
+def test_a_migration_that_is_too_slow_fails_whoever_checks(monkeypatch, capsys):
+    slow = transfers.Table(name="migration", title="", columns=(transfers.Column(key="ratio", title="ratio"),), rows=((0.5,),))
+    monkeypatch.setattr(transfers, "migration_table", lambda *_: slow)
+    options = ["transfers", "--largest-mebibytes", "4"]
+    monkeypatch.setattr(sys, "argv", options)
+    main()
+    monkeypatch.setattr(sys, "argv", [*options, "--check"])
+    with pytest.raises(SystemExit, match="missed: a migration reaches 50% of the staging ceiling, asked 70%"):
+        main()
+    assert "0.5" in capsys.readouterr().out
+
+
 def test_the_first_table_is_written_before_the_second_is_measured(monkeypatch, capsys, tmp_path):
     def cut_off(*_):
         raise KeyboardInterrupt

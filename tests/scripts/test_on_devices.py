@@ -59,7 +59,7 @@ def test_what_parts_say_is_written_and_the_exit_code_is_that_of_the_last_that_fa
     python.with_name("python3.broken").write_text("3")
     result, _ = run(python, "models", OUTPUT="made")
     assert result.returncode == 1
-    assert "python -m benchmarks.lone_stages --device cuda" in result.stdout
+    assert "python -m benchmarks.lone_stages --check --device cuda" in result.stdout
     assert (python.parent / "made" / "models.log").read_text() == result.stdout
 
 
@@ -71,7 +71,7 @@ def test_settings_of_the_system_that_workers_with_nccl_refuse_are_set_aside(pyth
 def test_a_part_runs_alone_with_options_of_its_commands(python):
     result, calls = run(python, "transfers", "--repeats", "3")
     assert (result.returncode, len(calls)) == (0, 1)
-    assert calls[0] == "-m benchmarks.transfers --device cuda --output build/gpu/transfers --repeats 3"
+    assert calls[0] == "-m benchmarks.transfers --check --device cuda --output build/gpu/transfers --repeats 3"
 
 
 @pytest.mark.parametrize("part", [(), ("tests",)])
