@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import combinations, pairwise
 
 from estimator.arrays import Floats
@@ -97,12 +97,16 @@ class Timing:
         """What a worker counts as."""
         return self._kinds[worker]
 
+    def lane_kinds(self, lane: Lane) -> tuple[WorkerKind, ...]:
+        """What the workers of a lane count as, whatever links are between them."""
+        return tuple([self._kinds[worker] for worker in lane])
+
     def likeness(self, lane: Lane) -> int:
         """Equal for lanes that take equally long."""
         if lane not in self._number_of:
             cluster, network = self._costs.cluster, self._costs.profile.network
             links = tuple(cluster.link(a, b, network) for a, b in pairwise(lane))
-            likeness = tuple(self._kinds[worker] for worker in lane), links
+            likeness = self.lane_kinds(lane), links
             number = self._number_of[lane] = self._numbers.setdefault(likeness, len(self._numbers))
             if number == len(self._alike):
                 self._alike.append(lane)
@@ -130,7 +134,7 @@ class Timing:
         return self._known[key]
 
     def _timed(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
-        cuts, tail = self._cuts_for(dp, tuple([self._kinds[worker] for worker in lane]), num_microbatches), self._tail(dp)
+        cuts, tail = self._cuts_for(dp, self.lane_kinds(lane), num_microbatches), self._tail(dp)
         if not cuts:
             return Pace(num_microbatches, math.inf, math.inf, self._num_microbatches), ()
         stages = [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
@@ -171,10 +175,15 @@ class Timing:
         return self._partitioners[replicas]
 
 
-def changes(lanes: Lanes, idle: Sequence[str], likeness: Callable[[Lane], int]) -> Iterator[Lanes]:
+def changes(lanes: Lanes, idle: Sequence[str], likeness: Callable[[Lane], Hashable]) -> Iterator[Lanes]:
     """All lanes that come of one change: two workers exchanged, or one moved to any place, left out, taken in or set apart.
 
     Two workers of a lane are exchanged in all lanes that are alike, too: none of these makes a step shorter by itself.
+
+    Args:
+        lanes: to be changed.
+        idle: workers that may be taken in.
+        likeness: equal for lanes that are alike.
     """
     places = [(k, i) for k, lane in enumerate(lanes) for i in range(len(lane))]
     for index, (k, i) in enumerate(places):

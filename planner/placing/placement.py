@@ -327,11 +327,15 @@ class _Assignment:
         return tuple(result)
 
     def _distances(self, hosts: Sequence[str], others: Sequence[str], *, boundary: int) -> Floats:
-        """What the activation in front of a layer takes; where no links differ, whether it goes on. Shape [hosts, others]."""
+        """Nanoseconds that the activation in front of a layer takes, whole ones, by which matches break no tie that is none.
+
+        Where no links differ, whether it goes on. Shape [hosts, others].
+        """
         if self._costs.host_links is None:
             away: Mask = np.array(hosts)[:, None] != np.array(others)[None, :]
             return away.astype(np.float64)
-        return self._costs.host_links.transfer_seconds(hosts, others, self._costs.profile.layers[boundary - 1].output_bytes)
+        output_bytes = self._costs.profile.layers[boundary - 1].output_bytes
+        return np.rint(self._costs.host_links.transfer_seconds(hosts, others, output_bytes) * 1e9)
 
     def _exposure(self, chosen: Sequence[str]) -> float:
         pairs = iter(zip(self._slots, chosen, strict=True))

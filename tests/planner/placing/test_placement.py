@@ -192,6 +192,14 @@ def test_alike_pipelines_exchange_workers_so_that_neighbours_share_hosts():
     assert hosts == [{"h0"}, {"h1"}]
 
 
+def test_alike_pipelines_exchange_workers_so_that_no_slow_link_is_between_neighbours():
+    before = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster_of(["h0"] * 4))
+    slow = [HostLink(between=ends, alpha_seconds=0.0, beta_seconds_per_byte=1e-8) for ends in itertools.product("ad", "bc")]
+    cluster = replace(cluster_of("abcd"), links=tuple(slow))
+    plan = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster, Holdings(before, before.workers))
+    assert [[cluster.by_id[stage.worker].host for stage in own.stages] for own in plan.pipelines] == [["a", "d"], ["c", "b"]]
+
+
 def test_who_holds_everything_stands_beside_others_of_the_host():
     cluster = cluster_of(["h0", "h1", "h1", "h1", "h2", "h2"])
     alone = grid_plan(NUM_LAYERS, [1] * 6, [1] * 6)
