@@ -13,12 +13,13 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Stage
 from planner.arranging.degrees import degrees
 from planner.arranging.lanes import Lanes, Timing, changes, distinct_changes
 from planner.arranging.request import Request
+from planner.arranging.search import FEW
 from planner.placing.placement import NOT_NEEDED
 from planner.placing.survival import plan_exposure
 from restorer.rounds import fastest_rounds
 
 MOST_WORKERS = 16
-"""In larger jobs nothing is refined."""
+"""In larger jobs nothing is refined but, of up to `planner.arranging.search.FEW` over links that differ, the best plan of all."""
 
 MOST_TRIED = 6
 """Of all changes, so many that promise most are priced in full before the plan is left as it is."""
@@ -54,6 +55,13 @@ def is_worth_refining(request: Request, iteration_seconds: float, least_seconds:
     if is_refined(request):
         return True
     return is_doubtful(iteration_seconds, least_seconds) and not request.costs.cluster.has_equal_links and _is_possible(request)
+
+
+def is_worth_refining_last(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
+    """Whether the best of all plans over links that differ is looked at though several in a job of so many workers are not."""
+    num_workers, links = len(request.workers), request.costs.cluster.links
+    is_in_reach = MOST_WORKERS < num_workers <= FEW and not request.settings.schedule.is_interleaved
+    return is_in_reach and bool(links) and is_doubtful(iteration_seconds, least_seconds)
 
 
 def _is_possible(request: Request) -> bool:
@@ -105,7 +113,8 @@ class Refinery:
 
     def _promising(self, lanes: Lanes, idle: Sequence[str], _: float) -> Iterator[Lanes]:
         """The first of all changes."""
-        changed = {key: option for option in changes(lanes, idle, self._timing.likeness) if self._is_allowed(key := _key(option))}
+        options = changes(lanes, idle, self._timing.lane_kinds)
+        changed = {key: option for option in options if self._is_allowed(key := _key(option))}
         yield from (changed[key] for key in self._soonest(lanes, changed.items()))
 
     def _promising_kinds(self, lanes: Lanes, idle: Sequence[str], goodput: float) -> Iterator[Lanes]:

@@ -18,7 +18,7 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
-from planner.arranging.refining import Refinery, is_refined, is_worth_refining
+from planner.arranging.refining import Refinery, is_refined, is_worth_refining, is_worth_refining_last
 from planner.arranging.request import AnySearch, Request, Sided, counted_alike, search_for
 from planner.arranging.search import FEW
 from planner.arranging.sided import are_apart
@@ -124,7 +124,7 @@ def _side_by_side(request: Request) -> Found:
     """
     search = partial(shortened, search=_under_schedule)
     if not (is_refined(request) and request.costs.cluster.links):
-        return around_slow_links(request, search)
+        return _refined_last(request, around_slow_links(request, search))
     started = clock()
     found = around_slow_links(replace(request, sided=Sided.NOT), search)
     if not are_apart(request):
@@ -134,6 +134,17 @@ def _side_by_side(request: Request) -> Found:
         other = shortened(replace(request, least_worth=_worth(request, found), sided=Sided.ALONE), beside)
         found = max(found, other.beside(found), key=partial(_worth, request))
     return found.after(clock() - started)
+
+
+def _refined_last(request: Request, found: Found) -> Found:
+    """The plan bettered worker by worker where that takes too long for the best of several plans."""
+    least, started = found.search.lower_bound_seconds, clock()
+    if not is_worth_refining_last(request, found.estimate.iteration_seconds, least):
+        return found
+    better = _refined(Refinery(request), request, found)
+    seconds = better.estimate.iteration_seconds
+    search = replace(found.search, elapsed_seconds=found.search.elapsed_seconds + clock() - started)
+    return replace(better, search=search.bounded(min(least, seconds), seconds))
 
 
 def _with_proof(found: Found) -> Found:
@@ -174,10 +185,11 @@ def _under_schedule(request: Request, most_over_links: int = MOST_REFINED_OVER_L
     worth = partial(_worth, request)
     promising = nlargest(most, placed, key=worth)
     refinery = Refinery(request)
-    best = max(
-        [_refined(refinery, request, found, least) if worth(found) > request.least_worth else found for found in promising],
-        key=worth,
-    )
+
+    def is_worth_it(found: Found) -> bool:
+        return worth(found) > request.least_worth and is_worth_refining(request, found.estimate.iteration_seconds, least)
+
+    best = max([_refined(refinery, request, found) if is_worth_it(found) else found for found in promising], key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     told = replace(best.search, elapsed_seconds=clock() - started, candidates=num_priced)
     return replace(best, search=told.bounded(least, best.estimate.iteration_seconds))
@@ -234,10 +246,8 @@ def _confined_bound(request: Request, plan: Plan) -> float:
     return pursue(few, search_for(few, is_spread=False))[1]
 
 
-def _refined(refinery: Refinery, request: Request, found: Found, least_seconds: float) -> Found:
-    """The plan bettered worker by worker, where that may be worth it; no step is shorter than `least_seconds`."""
-    if not is_worth_refining(request, found.estimate.iteration_seconds, least_seconds):
-        return found
+def _refined(refinery: Refinery, request: Request, found: Found) -> Found:
+    """The plan bettered worker by worker."""
     plan = refinery.refined(found.plan, _worth(request, found), partial(_worth_above, request))
     return found if plan is found.plan else _found(request, plan)
 
