@@ -192,6 +192,7 @@ def train(
             return _run(make_job, request, LocalDecisions(), options, observer)
         begun = None if run is None else BegunJobs(Path(run))
         if begun is not None:
+            held.callback(begun.close)
             request = replace(request, name=begun.unused(request.name))
             _bury(client, begun, _name_in(name, life - 1) if life > 1 else None, request.name)
         return _run(make_job, request, ServiceDecisions(client, begun), options, observer)

@@ -69,6 +69,10 @@ class BegunJobs:
         """The service knows that a job has ended, or knows no such job."""
         self._note(job, is_over=True)
 
+    def close(self) -> None:
+        """End the thread that writes; one that a disk holds up is left to itself after a few seconds."""
+        self._clerk.close(_WRITE_SECONDS)
+
     def _note(self, job: str, *, is_over: bool) -> None:
         if self._is_over.get(job) is not is_over:
             self._is_over[job] = is_over

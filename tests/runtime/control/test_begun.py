@@ -1,5 +1,6 @@
 """What a killed agent left at the service is found by the next life of its run, also where it was killed as the job began anew."""
 
+import threading
 from dataclasses import replace
 from functools import partial
 
@@ -130,6 +131,9 @@ def test_the_next_life_goes_on_where_the_one_before_was_killed_before_its_first_
         source = ServiceDecisions(client, BegunJobs(tmp_path / "run"))
         source.start(REQUEST)
         source.start(ANEW)
+        threads = set(threading.enumerate())
         train(job, workers=2, dp=1, pp=2, name="job", profile=profile_for(job()), service=running.url, run=tmp_path / "run")
+        threads = set(threading.enumerate()) - threads
         left = outcomes(client, "job", "job.restart1", "job.restart2")
+    assert [thread.name for thread in threads if thread.name == "begun"] == []
     assert left == [Outcome.CANCELLED, Outcome.FAILED, Outcome.COMPLETED]
