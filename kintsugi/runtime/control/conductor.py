@@ -142,7 +142,7 @@ class Conductor:
             self.keeper.lost(handle.worker)
         if lost := [handle for handle in missing if handle not in gone]:
             self._lose(lost)
-        if self._saved_from is None:
+        if self._saved_from is None and self.phase is not Phase.PREPARING:  # then it would be planned from the plan that is left
             self._farewells.announce(is_training=self.phase is Phase.TRAINING)
         self._check_deadlines()
         self._advance()

@@ -82,7 +82,7 @@ class Seat:
     def _(self, message: Prepare) -> None:
         self._plan = message
         if self.is_willing:
-            self.answers.append(Ready(message.attempt, 0.0, 0.0))
+            self.get_ready()
 
     @_on.register
     def _(self, message: Collect) -> None:
@@ -97,6 +97,12 @@ class Seat:
             self.answers.append(Resumed(message.attempt, 0.0))
             self.answers.append(StepDone(message.attempt, self.status.step, 0.0, 0.0, 0.0, (1,)))
             self.status = StepStatus(self.status.step + 1)
+
+    def get_ready(self) -> None:
+        """It has staged the plan, and is willing from now on."""
+        assert self._plan is not None
+        self.is_willing = True
+        self.answers.append(Ready(self._plan.attempt, 0.0, 0.0))
 
     def finish(self) -> None:
         """It has done all steps."""

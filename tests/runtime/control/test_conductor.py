@@ -31,6 +31,7 @@ class Noting(LocalDecisions):
         self.errors = list(errors)
         self.asked: list[list[tuple[EventKind, str | None]]] = []
         self.told: list[int] = []
+        self.planned_from: list[int] = []
         self.begun: list[str] = []
 
     def start(self, request: JobRequest) -> Decision:
@@ -39,6 +40,7 @@ class Noting(LocalDecisions):
 
     def after(self, events: Sequence[Event]) -> Decision:
         self.asked.append([(event.kind, event.worker) for event in events])
+        self.planned_from.append(self._applied.generation)
         if self.errors:
             raise self.errors.pop(0)
         return super().after(events)
@@ -96,6 +98,21 @@ def test_a_loss_while_the_others_get_ready_begins_anew():
         assert [recovery.lost for recovery in ensemble.conductor.recoveries.all] == [["w01", "w03"]]
     assert source.asked == [failed("w01"), failed("w03")]
     assert source.told == [0, 2]
+
+
+def test_who_is_asked_to_leave_while_all_get_ready_is_planned_for_from_the_plan_they_get_ready_for():
+    source = Noting()
+    with Ensemble(gpt_request(4, 1), source) as ensemble:
+        ensemble.crew.handles["w03"].is_willing = False
+        ensemble.lose("w01")
+        ensemble.until(lambda: ensemble.conductor.phase is Phase.PREPARING)
+        ensemble.conductor.drain("w02")
+        ensemble.conductor.poll()
+        ensemble.crew.handles["w03"].get_ready()
+        ensemble.until(lambda: ensemble.generation == 2 and ensemble.trains())
+        assert "w02" not in ensemble.conductor.decision.plan.workers
+    assert source.asked == [failed("w01"), [(EventKind.WORKER_DRAINING, "w02")]]
+    assert source.planned_from == [0, 1]
 
 
 def test_an_idle_worker_that_is_lost_disturbs_nobody():
