@@ -245,12 +245,15 @@ class Keeper:
         self._committed_step = 0
         self._restored_step = step
 
-    def look(self) -> int | None:
-        """Take in commits that are done; an interval that is to be told to the workers, if there is a new one."""
+    def look(self, *, tells: bool = True) -> int | None:
+        """Take in commits that are done; an interval that is to be told to the workers, if there is a new one.
+
+        Without `tells` it stays to be told.
+        """
         self._take_done()
         if self._awaited_step is not None and self._is_compared(self._awaited_step):
             self._retire(self._awaited_step)
-        if self.every_steps == self._told:
+        if not tells or self.every_steps == self._told:
             return None
         self._told = self.every_steps
         return self._told

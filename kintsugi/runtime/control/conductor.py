@@ -146,7 +146,8 @@ class Conductor:
             self._farewells.announce(is_training=self.phase is Phase.TRAINING)
         self._check_deadlines()
         self._advance()
-        if (every := self.keeper.look()) is not None:
+        is_preparing = self.phase is Phase.PREPARING  # who gets ready goes by the older interval that it is to begin with
+        if (every := self.keeper.look(tells=not is_preparing)) is not None:
             for handle in self._fleet.handles.values():
                 handle.send(CheckpointEvery(every))
 

@@ -14,7 +14,7 @@ from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
-from kintsugi.runtime.messages import CallOff, Collect, Go, LinkBroken, PartWritten, Prepare, StepDone, Stop
+from kintsugi.runtime.messages import CallOff, CheckpointEvery, Collect, Go, LinkBroken, PartWritten, Prepare, StepDone, Stop
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.control.crews import Ensemble
 from tests.runtime.jobs import tiny_gpt
@@ -113,6 +113,22 @@ def test_who_is_asked_to_leave_while_all_get_ready_is_planned_for_from_the_plan_
         assert "w02" not in ensemble.conductor.decision.plan.workers
     assert source.asked == [failed("w01"), [(EventKind.WORKER_DRAINING, "w02")]]
     assert source.planned_from == [0, 1]
+
+
+def test_a_checkpoint_that_is_asked_for_while_all_get_ready_is_told_of_once_they_are(tmp_path):
+    """The plan that they get ready for has the older interval, and would overwrite a newer one."""
+    run = RunOptions.of(tiny_gpt(), tmp_path, mtbf_seconds=1_000.0, checkpoints=CheckpointOptions(every_steps=1_000))
+    with Ensemble(gpt_request(4, 1), Noting(), AgentOptions(worker=WorkerOptions(run=run))) as ensemble:
+        last = ensemble.crew.handles["w03"]
+        last.is_willing = False
+        ensemble.lose("w01")
+        ensemble.until(lambda: ensemble.conductor.phase is Phase.PREPARING)
+        ensemble.conductor.save()
+        ensemble.conductor.poll()
+        last.get_ready()
+        ensemble.until(lambda: last.heard(CheckpointEvery))
+        assert [type(message) for message in last.told][-3:] == [Prepare, Go, CheckpointEvery]
+        ensemble.conductor.close()
 
 
 def test_an_idle_worker_that_is_lost_disturbs_nobody():
