@@ -37,6 +37,8 @@ class Fleet:
         self._options = options
         self._log = get_logger("kintsugi.runtime")
         self._listened_at = time.monotonic()
+        self.back_at = 0.0
+        """When this very process was here again, on the monotonic clock, that had been away; before anything where it never was."""
         self._num_unable = 0
         """Processes that ended with an error of their own before they knew their model."""
         self.handles: dict[str, WorkerHandle] = {}
@@ -103,6 +105,7 @@ class Fleet:
         """Silence counts from now where this very process was away: paused with its workers, or starved as they were."""
         now = time.monotonic()
         if now - self._listened_at > timeout_seconds + _AWAY_SECONDS:
+            self.back_at = now
             for handle in self._everybody:
                 handle.last_heard_at = now
         self._listened_at = now

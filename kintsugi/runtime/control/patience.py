@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kintsugi.core.decision import Decision
@@ -51,21 +51,26 @@ class Patience:
             UnavailableError: a worker did not start in time.
         """
         now = time.monotonic()
+        phase_seconds = now - self._counted_from(attempt.phase_began_at)
         self._require_started(now)
         if phase in (Phase.STARTING, Phase.QUIESCING) and (silent := self._silent(attempt, decision, now)):
             return Overdue(silent, "did not leave its step")
         limit = self.options.prepare_timeout_seconds + 2 * decision.migration.makespan_seconds
-        if phase is Phase.PREPARING and now - attempt.phase_began_at > limit:
+        if phase is Phase.PREPARING and phase_seconds > limit:
             return Overdue(reason=f"not ready within {limit:g} s")
-        if phase is Phase.COLLECTING and now - attempt.phase_began_at > self.options.collect_timeout_seconds:
+        if phase is Phase.COLLECTING and phase_seconds > self.options.collect_timeout_seconds:
             return Overdue(self._withholding(attempt, decision), "did not tell what it trained")
         if phase in (Phase.PREPARING, Phase.TRAINING):
             return self._broken_links(attempt, decision, applied, now)
         return None
 
+    def _counted_from(self, began_at: float) -> float:
+        """When the wait for something begins: not while this very process is away, paused as a rule with all its workers."""
+        return max(began_at, self.fleet.back_at)
+
     def _require_started(self, now: float) -> None:
         limit = self.options.start_timeout_seconds
-        if late := [handle.worker for handle in _unstarted(self.fleet.handles.values(), now - limit)]:
+        if late := [handle.worker for handle in _unstarted(self.fleet, self.fleet.handles, now - limit)]:
             raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
         dismiss_unstarted(self.fleet, limit, now)
 
@@ -78,7 +83,7 @@ class Patience:
         return tuple(
             handle
             for handle in waited_for
-            if handle.started_at is not None and now - max(handle.started_at, attempt.phase_began_at) > limit
+            if handle.started_at is not None and now - self._counted_from(max(handle.started_at, attempt.phase_began_at)) > limit
         )
 
     def _withholding(self, attempt: Attempt, decision: Decision) -> tuple[WorkerHandle, ...]:
@@ -89,7 +94,7 @@ class Patience:
     def _broken_links(self, attempt: Attempt, decision: Decision, applied: Plan | None, now: float) -> Overdue | None:
         """Ask whom the members can reach where a link broke, or nothing moves, and nobody was lost; judge the answers."""
         probe, broken = attempt.probe, attempt.broken
-        is_broken = broken is not None and now - broken[0] > self.options.link_grace_seconds
+        is_broken = broken is not None and now - self._counted_from(broken[0]) > self.options.link_grace_seconds
         if probe is None and (is_broken or self._is_stalled(attempt, decision, now)):
             handles = tuple(self.fleet.handles[worker] for worker in attempt.members if worker in self.fleet.handles)
             attempt.probe = LinkProbe(next(self._questions), handles, self.options.probe_timeout_seconds)
@@ -106,14 +111,16 @@ class Patience:
         """Whether nothing has moved, and nobody was asked, for much longer than a step takes."""
         step = max(self.progress.longest_seconds, decision.estimate.iteration_seconds)
         limit = self.options.stall_timeout_seconds + _STEPS * step + 2 * decision.migration.makespan_seconds
-        return now - max(self.progress.moved_at, attempt.phase_began_at, attempt.asked_at) > limit
+        return now - self._counted_from(max(self.progress.moved_at, attempt.phase_began_at, attempt.asked_at)) > limit
 
 
 def dismiss_unstarted(fleet: Fleet, limit_seconds: float, now: float) -> None:
     """Let arrivals go that do not know their model after so long."""
-    for handle in _unstarted(fleet.arrivals.values(), now - limit_seconds):
+    for handle in _unstarted(fleet, fleet.arrivals, now - limit_seconds):
         fleet.dismiss(handle, f"did not start within {limit_seconds:g} s")
 
 
-def _unstarted(handles: Iterable[WorkerHandle], created_before: float) -> list[WorkerHandle]:
-    return [handle for handle in handles if handle.started_at is None and handle.created_at < created_before]
+def _unstarted(fleet: Fleet, handles: Mapping[str, WorkerHandle], created_before: float) -> list[WorkerHandle]:
+    if fleet.back_at >= created_before:
+        return []
+    return [handle for handle in handles.values() if handle.started_at is None and handle.created_at < created_before]

@@ -18,11 +18,12 @@ from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.control.patience import Overdue, Patience
 from kintsugi.runtime.control.progress import Progress
-from kintsugi.runtime.faults import Fault, FaultPoint
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.messages import Reached, StepDone
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from tests.patience import eventually
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing
 
@@ -64,12 +65,50 @@ def test_a_job_that_was_paused_as_a_whole_goes_on():
     assert result.recoveries == ()
 
 
+def test_so_does_one_that_is_paused_while_it_recovers():
+    """Those who had not left their step by then have as long for it as if nothing had been."""
+    paused = []
+
+    def pause(agent: Agent) -> None:
+        if agent.phase is Phase.QUIESCING and not paused:
+            survivor = agent.handle("w01")
+            assert eventually(survivor.is_stopped)
+            paused.append(survivor.pid)
+            resume = threading.Timer(4.0, os.kill, (survivor.pid, signal.SIGCONT))
+            resume.start()
+            resume.join()
+
+    faults = (fail_at(1, "w00"), Fault(worker="w01", at=FaultPoint.QUIESCE, step=1, how=FaultKind.FREEZE))
+    options = AgentOptions(worker=WorkerOptions(faults=faults), quiesce_timeout_seconds=1.0)
+    with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 2), LocalDecisions(), options=options, observer=pause) as agent:
+        result = agent.run()
+    assert paused
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
+
+
+@pytest.mark.parametrize("phase", [Phase.QUIESCING, Phase.PREPARING, Phase.TRAINING, Phase.COLLECTING])
+def test_nothing_is_overdue_that_could_not_come_while_the_agent_itself_was_away(phase):
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    fleet = waiting(*decision.plan.workers)
+    options = AgentOptions(collect_timeout_seconds=30.0, prepare_timeout_seconds=30.0)
+    patience = Patience(options, fleet, Progress(clock=lambda: 0.0))
+    attempt = Attempt(
+        2, phase_began_at=time.monotonic() - 60.0, members=decision.plan.workers, broken=(0.0, "w00: a message failed")
+    )
+    fleet.handles["w00"].started_at, fleet.handles["w01"].created_at = None, time.monotonic()
+    fleet.back_at = time.monotonic()
+    assert patience.overdue(phase, attempt, decision, decision.plan) is None
+    assert attempt.probe is None
+    fleet.handles["w00"].started_at, fleet.back_at = 0.0, 0.0
+    assert patience.overdue(phase, attempt, decision, decision.plan) is not None or attempt.probe is not None
+
+
 def test_a_survivor_may_leave_its_step_as_slowly_as_steps_were_seen_to_be():
     """Not only as the profile says, which may be of another machine, or of this one when it had nothing else to do."""
     decision = LocalDecisions().start(gpt_request(2, 2))
     options = AgentOptions(quiesce_timeout_seconds=1.0)
     handle = SimpleNamespace(worker="w00", started_at=0.0, created_at=0.0)
-    fleet = SimpleNamespace(handles={"w00": handle}, arrivals={})
+    fleet = SimpleNamespace(handles={"w00": handle}, arrivals={}, back_at=0.0)
     progress = Progress()
     patience = Patience(options, fleet, progress)
     attempt = Attempt(2, phase_began_at=time.monotonic() - 60.0)
@@ -86,7 +125,7 @@ def waiting(*workers: str) -> SimpleNamespace:
     for worker in workers:
         told: list = []
         handles[worker] = SimpleNamespace(worker=worker, started_at=0.0, created_at=0.0, address=None, told=told, send=told.append)
-    return SimpleNamespace(handles=handles, arrivals={}, counts_on=lambda handle: handles.get(handle.worker) is handle)
+    return SimpleNamespace(handles=handles, arrivals={}, back_at=0.0, counts_on=lambda handle: handles.get(handle.worker) is handle)
 
 
 def test_a_holder_that_does_not_tell_what_it_trained_is_gone_on_without():
