@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import sys
-from contextlib import suppress
 from io import StringIO
 from typing import TextIO
 
@@ -13,6 +12,7 @@ from structlog.typing import EventDict, ExcInfo
 
 from api.settings import Settings
 from api.texts import escaped, escaped_line, shortened
+from kintsugi.core.logs import StandardError
 
 STRANGE = ("Invalid HTTP request received.", "Unsupported upgrade request.", "No supported WebSocket library detected.")
 """How uvicorn begins to tell, each time, what strangers send; `Gibberish` says it now and then, and the rest is of no interest."""
@@ -29,13 +29,14 @@ def job_context(path: str) -> dict[str, str | int]:
 
 def configure(settings: Settings) -> None:
     """Send structured logs to standard error, as lines for people or as JSON; what libraries warn of, too."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
     rendering: list[structlog.typing.Processor] = (
         [
             structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(),
         ]
         if settings.log_format == "json"
-        else [escaped_line, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_trace)]
+        else [escaped_line, structlog.dev.ConsoleRenderer(colors=is_terminal, exception_formatter=_trace)]
     )
     structlog.configure(
         processors=[
@@ -46,7 +47,7 @@ def configure(settings: Settings) -> None:
             *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log_level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: StandardError(),
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
@@ -76,5 +77,4 @@ class _Libraries(logging.Handler):
         if record.name == "uvicorn.error" and record.getMessage().startswith(STRANGE):
             return
         level = min(record.levelno // 10 * 10, logging.CRITICAL)  # one that structlog knows
-        with suppress(OSError, ValueError):  # whoever logs goes on where nobody reads
-            structlog.get_logger().log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+        structlog.get_logger().log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info)

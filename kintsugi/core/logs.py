@@ -17,7 +17,8 @@ class StandardError:
     def _tell(line: str) -> None:
         if sys.stderr is not None:
             with suppress(OSError, ValueError):
-                print(line, file=sys.stderr, flush=True)
+                sys.stderr.write(f"{line}\n")  # as a whole: other threads tell lines, too
+                sys.stderr.flush()
 
     debug = info = warning = error = critical = exception = _tell
 

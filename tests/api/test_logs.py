@@ -50,3 +50,10 @@ def test_long_texts_are_cut(line, log_format):
 
 def test_json_has_what_was_sent(line):
     assert json.loads(line("json", "answered", path="\x1b[31m"))["path"] == "\x1b[31m"
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_who_has_no_standard_error_goes_on_without_a_log(line, log_format):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", None)
+        assert line(log_format, "answered") == ""

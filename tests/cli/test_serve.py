@@ -239,6 +239,14 @@ def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows
     assert "Cancel 1 running task" in line["event"]
 
 
+def test_a_service_whose_log_nobody_takes_answers_and_ends_as_ever(tmp_path: Path):
+    with processes.service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        running.process.stderr.close()
+        client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+        assert client.post_event("llama", failed("a", 0, "w01")).generation == 1
+        assert running.terminate() == 0
+
+
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_who_sends_too_much_without_looking_up_reads_why_it_is_refused(tmp_path: Path, is_chunked):
     body = b" " * 40_000_000  # more than sockets hold, so that a service that reads nothing resets the connection
