@@ -30,6 +30,7 @@ UNIQUE_VIOLATIONS = frozenset(
 DISK_FULL = "53100"
 IS_READ_ONLY = select(or_(func.pg_is_in_recovery(), func.current_setting("default_transaction_read_only") == "on"))
 """Whether a PostgreSQL server takes nothing from this session; transactions that read say of themselves that they do only that."""
+GIVEN_UP = "the database gave up a read that was in the way of others: {}; try again"
 NO_ANSWER = "the database does not answer: {}"
 ONLY_READ = (
     "the database can only be read: {}; give its file and folder to the user that runs this, or copy it into a folder of theirs"
@@ -159,7 +160,12 @@ class Database:
         if self._own.reading is not None:
             yield self._own.reading
             return
-        with self._reads.noticed(), _translated(self._folder), span("store.read"), self._reading.connect() as connection:
+        with (
+            self._reads.noticed(),
+            _translated(self._folder, reads=True),
+            span("store.read"),
+            self._reading.connect() as connection,
+        ):
             self._own.reading = connection
             try:
                 yield connection
@@ -206,13 +212,13 @@ class Database:
 
 
 @contextmanager
-def _translated(folder: Path | None) -> Iterator[None]:
+def _translated(folder: Path | None, *, reads: bool = False) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
         raise _refusal(error) from error
     except (DBAPIError, PoolTimeoutError, sqlite3.Error) as error:
-        raise _meaning(error, folder) from error
+        raise _meaning(error, folder, reads=reads) from error
 
 
 def _refusal(error: IntegrityError) -> KintsugiError:
@@ -225,10 +231,13 @@ def _refusal(error: IntegrityError) -> KintsugiError:
     return UnavailableError(f"the database refuses what belongs into it: {reason}; {way_out}", field=DATABASE_FIELD)
 
 
-def _meaning(error: DBAPIError | PoolTimeoutError | sqlite3.Error, folder: Path | None) -> KintsugiError:
+def _meaning(error: DBAPIError | PoolTimeoutError | sqlite3.Error, folder: Path | None, *, reads: bool) -> KintsugiError:
     reason = getattr(error, "orig", None) or error
     state = getattr(reason, "sqlstate", None)
     if state in SERIALIZATION_FAILURES:
+        if reads:  # as of a standby, or where tables are locked for maintenance
+            what, *_ = str(reason).splitlines()
+            return UnavailableError(GIVEN_UP.format(what), field=DATABASE_FIELD)
         return OvertakenError("another writer was in the way; try again")
     code = getattr(reason, "sqlite_errorcode", 0) & 0xFF  # the rest says where it happened
     if state == DISK_FULL or code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(folder)):

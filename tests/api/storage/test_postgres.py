@@ -245,3 +245,13 @@ def test_who_only_reads_may_take_its_time(database_url):
             assert connection.execute(asked).scalar_one() == "0"
     finally:
         database.close()
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])  # as of a standby, and where another one locks the same tables
+def test_a_read_that_the_server_gives_up_says_nothing_of_other_writers(database_url, state):
+    database = Database(database_url)
+    try:
+        with pytest.raises(UnavailableError, match="gave up a read"), database.reading() as connection:
+            connection.execute(text(f"do $$ begin raise exception using errcode = '{state}'; end $$"))
+    finally:
+        database.close()
