@@ -135,13 +135,14 @@ class Vault:
         token_id, digest, asked = id_in(secret), digest_of(secret), time.monotonic()
         if token_id is None:
             return None
+        known = self._known  # another one takes its place where the token is revoked meanwhile
         with self._database.reading() as connection:
             row = connection.execute(select(TOKENS).where(TOKENS.c.id == token_id)).one_or_none()
         matches = hmac.compare_digest(digest, row.digest if row is not None else digest_of(""))
         if row is None or not matches:
             return None
         token = _token(row)
-        self._known.put(digest, (token, asked))
+        known.put(digest, (token, asked))
         return token if token.is_usable(text_of(utc_now())) else None
 
 
