@@ -31,6 +31,8 @@ from kintsugi.core.errors import ConflictError, NotFoundError
 
 MOST_WEBHOOKS = 20
 """Of one job."""
+RELEASED = {"lease": None, "leased_until": None}
+"""Of a delivery about which an attempt that is under way says nothing any more."""
 
 
 class Registry:
@@ -79,6 +81,7 @@ class Registry:
         with self._database.writing() as connection:
             _require(connection, job, webhook, expected)
             connection.execute(update(WEBHOOKS).where(_one(job, webhook)).values({**_values(target), "changed_at": now}))
+            connection.execute(update(DELIVERIES).where(_to(job, webhook)).values(RELEASED))
         return self.webhook(job, webhook)
 
     def remove(self, job: str, webhook: str, expected: str | None = None) -> None:
@@ -90,7 +93,7 @@ class Registry:
         """
         with self._database.writing() as connection:
             _require(connection, job, webhook, expected)
-            connection.execute(delete(DELIVERIES).where(DELIVERIES.c.job == job, DELIVERIES.c.webhook == webhook))
+            connection.execute(delete(DELIVERIES).where(_to(job, webhook)))
             connection.execute(delete(WEBHOOKS).where(_one(job, webhook)))
 
     def webhook(self, job: str, webhook: str) -> Webhook:
@@ -145,13 +148,13 @@ class Registry:
         Raises:
             NotFoundError: there is no such delivery.
         """
-        columns, now = DELIVERIES.c, utc_now()
-        here = and_(columns.job == job, columns.webhook == webhook, columns.event == event)
+        here, now = and_(_to(job, webhook), DELIVERIES.c.event == event), utc_now()
         fresh = {
             "status": DeliveryStatus.PENDING.value,
             "attempts": 0,
             "due_at": text_of(now),
             "retry_until": text_of(now + self._retrying),
+            **RELEASED,
         }
         with self._database.writing() as connection:
             connection.execute(update(DELIVERIES).where(here).values(fresh))
@@ -216,6 +219,11 @@ def _values(target: WebhookTarget) -> dict[str, str]:
 
 def _one(job: str, webhook: str) -> ColumnElement[bool]:
     return and_(WEBHOOKS.c.job == job, WEBHOOKS.c.id == webhook)
+
+
+def _to(job: str, webhook: str) -> ColumnElement[bool]:
+    """The deliveries of a webhook."""
+    return and_(DELIVERIES.c.job == job, DELIVERIES.c.webhook == webhook)
 
 
 def _require(connection: Connection, job: str, webhook: str, expected: str | None) -> None:

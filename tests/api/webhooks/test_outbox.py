@@ -12,13 +12,13 @@ from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.webhooks.collector import Collector
 from api.webhooks.guard import Guard
-from api.webhooks.hooks import DeliveryStatus, NewWebhook
+from api.webhooks.hooks import DeliveryStatus, NewWebhook, WebhookTarget
 from api.webhooks.manners import Manners
 from api.webhooks.moments import utc_now
 from api.webhooks.news import News
 from api.webhooks.outbox import Outbox, Settlement, moved
 from api.webhooks.registry import Registry
-from api.webhooks.sender import Attempt
+from api.webhooks.sender import GONE, Attempt
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.membership import Event, EventKind
@@ -162,3 +162,19 @@ def test_a_pause_does_not_last_longer_where_the_clock_was_set_back(outbox):
     assert outbox.settle(other, replace(paused, status=DeliveryStatus.DELIVERED))
     assert not outbox.is_due("9998-12-31T23:55:00.000000Z", ())
     assert outbox.is_due("9998-12-31T22:00:00.000000Z", ())
+
+
+@pytest.mark.parametrize("again", ["changed", "sent again"])
+def test_an_attempt_that_was_under_way_does_not_end_what_is_to_be_sent_anew(store, outbox, again):
+    registry = Registry(store.database, Guard(loopback=True), retry_seconds=60)
+    (parcel,) = outbox.lease(NOW, SOON, "under way", most=1)
+    if again == "changed":
+        registry.change("llama", "site", WebhookTarget(url="http://127.0.0.1:10", secret=SECRET))
+    else:
+        registry.send_again("llama", "site", parcel.event)
+    refused = Manners().settlement(parcel, Attempt(status=GONE, error="gone"), utc_now())
+    assert refused.status is DeliveryStatus.DEAD
+    assert not outbox.settle(parcel, refused)
+    pending = registry.deliveries("llama", "site", DeliveryStatus.PENDING, None, 9).deliveries
+    assert parcel.event in {delivery.id for delivery in pending}
+    assert parcel.event in {outbox.lease(NOW, SOON, name, most=1)[0].event for name in ("a", "b")}
