@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, insert, select
 
 from api.storage.database import Database
+from api.storage.reach import is_ended
 from api.storage.statements import CONTINGENCY
 from api.storage.tables import CONTINGENCIES
 from api.storage.wording import Wording
@@ -39,7 +40,7 @@ class Shelf:
         self._planner = planner_name()
 
     def put(self, job: str, generation: int, decided: Mapping[str, Decided]) -> None:
-        """Store decisions by fingerprint, and drop those of the job's earlier generations.
+        """Store decisions by fingerprint, and drop those of the job's earlier generations; of a job that has ended nothing stays.
 
         Args:
             job: id of the job.
@@ -67,6 +68,9 @@ class Shelf:
             connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job, CONTINGENCIES.c.generation < generation))
             if rows:
                 connection.execute(insert(CONTINGENCIES), rows)
+        if is_ended(self._database, job):  # not before: who ends a job meanwhile drops only what is there by then
+            with self._database.writing() as connection:
+                connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job))
 
     def find(self, job: str, fingerprint: str) -> Decided | None:
         """The decision for a snapshot, if it was made ahead."""

@@ -198,3 +198,14 @@ def test_what_another_planner_made_is_not_found(database_url, monkeypatch, other
     later.put("llama", 1, {key: decided})
     assert later.find("llama", key) == decided
     store.close()
+
+
+@pytest.mark.both_databases
+def test_what_is_made_of_a_job_that_another_process_ended_does_not_stay(database_url):
+    with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
+        client.post("/v1/jobs", json=new_job())
+        assert client.post(f"{JOB}/ending", json={"outcome": "completed"}).status_code < 300
+    with closing(Database(database_url)) as database:
+        decided = Decided(policy="data_rerouting", reason="why", wording=Wording(brief=b"b", account=b"a"))
+        Shelf(database).put("llama", 1, {fingerprint(base_of()): decided})
+    assert stored(database_url) == [0]
