@@ -109,11 +109,11 @@ def _run(app: FastAPI, listener: socket.socket, settings: Settings) -> None:
         lifespan="on",
         timeout_graceful_shutdown=settings.shutdown_seconds,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit)
-    sys.setswitchinterval(SWITCH_SECONDS)
     warming = threading.Thread(target=_warm_up, args=(settings,), name="warm-up", daemon=True)
     server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None), warming)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, server.exit_before_start)
+    sys.setswitchinterval(SWITCH_SECONDS)
     server.run(sockets=[listener])
     if warming.is_alive():
         warming.join(WARMING_SECONDS)
@@ -169,6 +169,13 @@ class _Server(uvicorn.Server):
         last.start()
         self._app.state.desk.send_away()
         await super().shutdown(sockets)
+        if self.force_exit:  # nobody waits for clients any more, but what is kept for the disk gets there
+            await self.lifespan.shutdown()
+
+    def exit_before_start(self, _number: int, _frame: FrameType | None) -> None:
+        """End the process at a signal that the server does not take itself; one that was told to stop goes on with that."""
+        if not self.should_exit:
+            raise SystemExit(0)
 
 
 def _leave() -> None:
@@ -223,8 +230,3 @@ def _address(listener: socket.socket, *, is_secure: bool) -> str:
     host, port = listener.getsockname()[:2]
     scheme = "https" if is_secure else "http"
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
-
-
-def _exit(_number: int, _frame: FrameType | None) -> None:
-    """The server has stopped by itself when the signal is handed on, or has not begun yet."""
-    raise SystemExit(0)

@@ -2,13 +2,15 @@
 
 import json
 import os
+import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -224,19 +226,40 @@ def test_sigterm_answers_those_who_wait_and_ends_well(tmp_path: Path):
             assert waiting.result(240.0) is None
 
 
+@contextmanager
+def half_a_request(url: str) -> Iterator[None]:
+    """Meanwhile the service waits for the rest of one."""
+    head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port)) as half:
+        half.sendall(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
+        assert half.recv(100).startswith(b"HTTP/1.1 100 ")
+        yield
+
+
 def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows_no_traceback(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("KINTSUGI_SHUTDOWN_SECONDS", "1")
-    head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
     with processes.service(tmp_path / "kintsugi.sqlite3", "--log-format", "json") as running:
-        address = urlsplit(running.url)
-        with socket.create_connection((address.hostname, address.port)) as half:
-            half.sendall(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
-            assert half.recv(100).startswith(b"HTTP/1.1 100 ")
+        with half_a_request(running.url):
             assert running.terminate() == 0
         stops, line = map(json.loads, running.process.stderr)
     assert (stops["event"], stops["level"]) == ("stops", "info")
     assert (line["logger"], line["level"]) == ("uvicorn.error", "error")
     assert "Cancel 1 running task" in line["event"]
+
+
+def test_a_service_that_is_interrupted_twice_waits_for_nobody_and_ends_in_order(tmp_path: Path):
+    with processes.service(tmp_path / "kintsugi.sqlite3", "--log-format", "json") as running:
+        with half_a_request(running.url), Client(running.url) as client:
+            client.create_job(job="llama", profile=uniform_profile(4), workers=2, settings=SETTINGS)
+            running.process.send_signal(signal.SIGINT)
+            while json.loads(running.process.stderr.readline())["event"] != "stops":
+                pass
+            running.process.send_signal(signal.SIGINT)
+            assert running.process.wait(processes.STOP_SECONDS) == 0
+        assert running.process.stderr.read() == b""
+    with sqlite3.connect(tmp_path / "kintsugi.sqlite3") as database:
+        assert database.execute("select route, status from audit where status = 201").fetchall() == [("/v1/jobs", 201)]
 
 
 def test_a_service_whose_log_nobody_takes_answers_and_ends_as_ever(tmp_path: Path):
