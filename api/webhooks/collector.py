@@ -56,7 +56,7 @@ class Collector:
         """What happened after `place`, and the place after it."""
         job, news = place.job, []
         with self._store.looking():
-            latest = self._store.latest_generations([job])[job]
+            latest = self._store.latest_generations([job]).get(job, place.generation)  # the database may have been emptied since
             entries = self._store.entries(job, after=place.number, limit=MOST_NEWS)
             generations = range(place.generation + 1, min(latest, place.generation + MOST_NEWS) + 1)
             decisions = [self._store.decision(job, generation) for generation in generations]

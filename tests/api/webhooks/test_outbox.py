@@ -12,11 +12,11 @@ from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.webhooks.collector import Collector
 from api.webhooks.guard import Guard
-from api.webhooks.hooks import DeliveryStatus, NewWebhook, WebhookTarget
+from api.webhooks.hooks import DeliveryStatus, HookKind, NewWebhook, WebhookTarget
 from api.webhooks.manners import Manners
 from api.webhooks.moments import utc_now
 from api.webhooks.news import News
-from api.webhooks.outbox import Outbox, Settlement, moved
+from api.webhooks.outbox import Outbox, Place, Settlement, moved
 from api.webhooks.registry import Registry
 from api.webhooks.sender import GONE, Attempt
 from kintsugi.core import codec
@@ -89,6 +89,13 @@ def test_a_job_that_cannot_be_read_keeps_no_news_of_others(store, outbox, monkey
     Collector(store, outbox, retry_seconds=60).collect()
     assert [place.job for place in outbox.behind()] == ["llama"]
     assert {parcel.job for parcel in outbox.lease(NOW, SOON, "a", most=9)} == {"gemma", "llama"}
+
+
+def test_a_job_that_went_between_two_looks_has_no_news(store, outbox, monkeypatch):
+    gone = Place(job="of a past that was set back", webhook="site", kinds=frozenset(HookKind), generation=0, number=0)
+    monkeypatch.setattr(outbox, "behind", lambda: [gone])
+    Collector(store, outbox, retry_seconds=60).collect()
+    assert {parcel.job for parcel in outbox.lease(NOW, SOON, "a", most=9)} == {"llama"}
 
 
 def test_two_that_saw_the_same_place_put_its_news_down_once(store, outbox):
