@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import socket
+import struct
 import threading
 import traceback
 from collections.abc import Callable
@@ -194,6 +196,7 @@ class _Helper:
         self.pid: int | None = None
         """Once it is ready."""
         self.fork = server.fork(_help, niceness)
+        _bound_sending(self.fork.connection, LONGEST_SECONDS)
 
     @property
     def has_ended(self) -> bool:
@@ -201,8 +204,11 @@ class _Helper:
         return self.fork.connection.poll()
 
     def ask(self, *task: Any) -> Any:
-        """What the process returns for a task; raises as `answer` does."""
-        self.fork.connection.send(task)
+        """What the process returns for a task; raises as `answer` does, also where the task is not taken in."""
+        try:
+            self.fork.connection.send(task)
+        except BlockingIOError as error:
+            raise TimeoutError from error
         return self.answer(LONGEST_SECONDS)
 
     def answer(self, seconds: float) -> Any:
@@ -229,6 +235,15 @@ class _Fault:
     """What an error that nobody expected looked like."""
 
     trace: str
+
+
+def _bound_sending(connection: Connection, seconds: float) -> None:
+    """Have sending end with `BlockingIOError` once nothing was taken in for so many seconds, as by a process that is stopped."""
+    ours = socket.socket(fileno=connection.fileno())
+    try:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
+    finally:
+        ours.detach()
 
 
 def _help(connection: Connection, niceness: int) -> None:

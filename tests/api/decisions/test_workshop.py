@@ -180,6 +180,19 @@ def test_work_that_takes_too_long_is_ended_with_its_process(monkeypatch, without
         assert shop.do(abs, -3) == 3
 
 
+def test_work_that_a_stopped_process_does_not_take_in_is_given_up(monkeypatch, without_collector, fork_server):
+    monkeypatch.setattr(workshops, "LONGEST_SECONDS", 0.1)
+    with leaves_no_fork(fork_server), closing(Workshop(1, fork_server)) as shop:
+        shop.start()
+        assert eventually(lambda: shop.is_ready, bool)
+        (helper,) = shop._helpers
+        os.kill(helper.pid, signal.SIGSTOP)
+        with pytest.raises(TakesTooLongError, match=r"within 0\.1 s"):
+            shop.do(len, "x" * 10_000_000)
+        monkeypatch.undo()
+        assert shop.do(abs, -3) == 3
+
+
 def test_without_processes_nothing_is_done(fork_server):
     with pytest.raises(UnavailableError):
         Workshop(0, fork_server).do(planning.decided, AFTER[0])
