@@ -58,7 +58,7 @@ def is_worth_refining(request: Request, iteration_seconds: float, least_seconds:
 
 
 def is_worth_refining_last(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
-    """Whether the best of all plans over links that differ is looked at though several in a job of so many workers are not."""
+    """Whether the best of all plans over links that differ is bettered, in a job of more workers than have several bettered."""
     num_workers, links = len(request.workers), request.costs.cluster.links
     is_in_reach = MOST_WORKERS < num_workers <= FEW and not request.settings.schedule.is_interleaved
     return is_in_reach and bool(links) and is_doubtful(iteration_seconds, least_seconds)
