@@ -91,7 +91,11 @@ def free_descriptors(pid: int) -> Iterator[int]:
 def is_running(pid: int) -> bool:
     """Whether a process is there and has not ended; one that nobody buried has."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state_of(pid) != "Z"
     except (FileNotFoundError, ProcessLookupError):  # of which the latter where it ends between opening and reading
         return False
-    return state != "Z"
+
+
+def state_of(pid: int) -> str:
+    """What a process does, as proc(5) has it: R runs, S waits, T is stopped, Z has ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

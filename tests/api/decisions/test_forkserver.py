@@ -14,7 +14,7 @@ from api.decisions import warm
 from api.decisions.forkserver import ForkServer
 from tests.api.decisions import works
 from tests.patience import eventually
-from tests.processes import free_descriptors, is_running
+from tests.processes import free_descriptors, is_running, state_of
 from tests.runtime.runs import children_of, leaves_nothing
 
 pytestmark = pytest.mark.processes
@@ -123,6 +123,7 @@ def test_forks_end_with_their_server_and_the_next_one_has_another(server, begin,
     os.kill(ended, number)
     assert ends(pid)
     assert fork.exit_status() == status
+    assert ends(ended)  # one that is about to end may be asked, and begins nothing any more
     _, parent, prepared_by = told(begin())
     assert parent == server.pid != ended
     assert prepared_by == [parent]
@@ -130,6 +131,7 @@ def test_forks_end_with_their_server_and_the_next_one_has_another(server, begin,
 
 def test_a_server_that_can_have_no_descriptor_more_forks_again_once_it_can(server, begin):
     _, same, _ = told(begin())
+    assert eventually(lambda: state_of(server.pid) == "S")  # it waits, and has let go of what it gave the fork
     limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     _, second = islice(free_descriptors(server.pid), 2)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (second, limits[1]))
