@@ -20,6 +20,7 @@ from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.builders import grid_plan, uniform_profile
 from tests.patience import PATIENCE_SECONDS, eventually
+from tests.processes import is_running
 from tests.runtime.jobs import (
     NUM_MICROBATCHES,
     Leaving,
@@ -175,15 +176,7 @@ def test_a_killed_agent_leaves_no_worker_not_even_a_frozen_one():
         agent.kill()
         agent.wait(PATIENCE_SECONDS)
         agent.stdout.close()
-    left = eventually(lambda: [pid for pid in (*workers, *helpers) if is_alive(pid)], lambda left: not left)
+    left = eventually(lambda: [pid for pid in (*workers, *helpers) if is_running(pid)], lambda left: not left)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
