@@ -27,7 +27,7 @@ class _Progress(Progress):
 
     def start(self) -> None:
         super().start()
-        if self.disable and not self._teller.is_alive():
+        if self.disable and self._teller.ident is None:
             self._teller.start()
 
     def stop(self) -> None:

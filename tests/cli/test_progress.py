@@ -40,6 +40,7 @@ def test_a_total_may_be_unknown_and_progress_may_begin_late_and_more_than_once(f
     assert tells(file, "a cell: 3 after 0:0")
     progress.stop()
     progress.stop()
+    progress.start()
 
 
 def test_short_work_tells_nothing_and_nor_does_what_never_began():
