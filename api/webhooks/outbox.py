@@ -22,6 +22,8 @@ FAR_SECONDS = LONGEST_PAUSE_SECONDS + 60.0
 """No delivery is due so far ahead, and no lease so long, unless the clock was set back meanwhile."""
 MOST_BEHIND = 100
 """Webhooks that are brought up to date in one go."""
+RELEASED = {"lease": None, "leased_until": None}
+"""Of a delivery about which an attempt that is under way says nothing any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +170,7 @@ class Outbox:
             "due_at": settlement.due_at,
             "last_status": settlement.last_status,
             "last_error": settlement.last_error,
-            "lease": None,
-            "leased_until": None,
+            **RELEASED,
         }
         with self._database.writing() as connection:
             return connection.execute(update(DELIVERIES).where(mine).values(values)).rowcount > 0
@@ -208,9 +209,13 @@ def _shared_out(rows: Sequence[Row[Any]], taken: Counter[str], most_of_a_job: in
     return chosen
 
 
+def deliveries_to(job: str, webhook: str) -> ColumnElement[bool]:
+    """All deliveries of a webhook."""
+    return and_(DELIVERIES.c.job == job, DELIVERIES.c.webhook == webhook)
+
+
 def _one(job: str, webhook: str, event: str) -> ColumnElement[bool]:
-    columns = DELIVERIES.c
-    return and_(columns.job == job, columns.webhook == webhook, columns.event == event)
+    return and_(deliveries_to(job, webhook), DELIVERIES.c.event == event)
 
 
 def _new_row(place: Place, news: News, now: str, retry_until: str) -> dict[str, Any]:

@@ -25,14 +25,12 @@ from api.webhooks.hooks import (
     WebhookTarget,
 )
 from api.webhooks.moments import text_of, utc_now
-from api.webhooks.outbox import KINDS_SEPARATOR
+from api.webhooks.outbox import KINDS_SEPARATOR, RELEASED, deliveries_to
 from api.webhooks.urls import receiver_of, split_url
 from kintsugi.core.errors import ConflictError, NotFoundError
 
 MOST_WEBHOOKS = 20
 """Of one job."""
-RELEASED = {"lease": None, "leased_until": None}
-"""Of a delivery about which an attempt that is under way says nothing any more."""
 
 
 class Registry:
@@ -81,7 +79,7 @@ class Registry:
         with self._database.writing() as connection:
             _require(connection, job, webhook, expected)
             connection.execute(update(WEBHOOKS).where(_one(job, webhook)).values({**_values(target), "changed_at": now}))
-            connection.execute(update(DELIVERIES).where(_to(job, webhook)).values(RELEASED))
+            connection.execute(update(DELIVERIES).where(deliveries_to(job, webhook)).values(RELEASED))
         return self.webhook(job, webhook)
 
     def remove(self, job: str, webhook: str, expected: str | None = None) -> None:
@@ -93,7 +91,7 @@ class Registry:
         """
         with self._database.writing() as connection:
             _require(connection, job, webhook, expected)
-            connection.execute(delete(DELIVERIES).where(_to(job, webhook)))
+            connection.execute(delete(DELIVERIES).where(deliveries_to(job, webhook)))
             connection.execute(delete(WEBHOOKS).where(_one(job, webhook)))
 
     def webhook(self, job: str, webhook: str) -> Webhook:
@@ -148,7 +146,7 @@ class Registry:
         Raises:
             NotFoundError: there is no such delivery.
         """
-        here, now = and_(_to(job, webhook), DELIVERIES.c.event == event), utc_now()
+        here, now = and_(deliveries_to(job, webhook), DELIVERIES.c.event == event), utc_now()
         fresh = {
             "status": DeliveryStatus.PENDING.value,
             "attempts": 0,
@@ -219,11 +217,6 @@ def _values(target: WebhookTarget) -> dict[str, str]:
 
 def _one(job: str, webhook: str) -> ColumnElement[bool]:
     return and_(WEBHOOKS.c.job == job, WEBHOOKS.c.id == webhook)
-
-
-def _to(job: str, webhook: str) -> ColumnElement[bool]:
-    """The deliveries of a webhook."""
-    return and_(DELIVERIES.c.job == job, DELIVERIES.c.webhook == webhook)
 
 
 def _require(connection: Connection, job: str, webhook: str, expected: str | None) -> None:
