@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import sys
 from io import StringIO
 from typing import TextIO
 
@@ -12,7 +11,7 @@ from structlog.typing import EventDict, ExcInfo
 
 from api.settings import Settings
 from api.texts import escaped, escaped_line, shortened
-from kintsugi.core.logs import StandardError
+from kintsugi.core.logs import StandardError, is_on_terminal
 
 STRANGE = ("Invalid HTTP request received.", "Unsupported upgrade request.", "No supported WebSocket library detected.")
 """How uvicorn begins to tell, each time, what strangers send; `Gibberish` says it now and then, and the rest is of no interest."""
@@ -29,14 +28,13 @@ def job_context(path: str) -> dict[str, str | int]:
 
 def configure(settings: Settings) -> None:
     """Send structured logs to standard error, as lines for people or as JSON; what libraries warn of, too."""
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
     rendering: list[structlog.typing.Processor] = (
         [
             structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(),
         ]
         if settings.log_format == "json"
-        else [escaped_line, structlog.dev.ConsoleRenderer(colors=is_terminal, exception_formatter=_trace)]
+        else [escaped_line, structlog.dev.ConsoleRenderer(colors=is_on_terminal(), exception_formatter=_trace)]
     )
     structlog.configure(
         processors=[

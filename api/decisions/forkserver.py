@@ -149,10 +149,16 @@ class Fork:
 
 def _shut(connection: Connection) -> None:
     """Let nothing more come, so that who waits for it does so no longer."""
+    with socket_of(connection) as ours, suppress(OSError):
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def socket_of(connection: Connection) -> Iterator[socket.socket]:
+    """The socket that a connection is of, which stays open."""
     ours = socket.socket(fileno=connection.fileno())
     try:
-        with suppress(OSError):
-            ours.shutdown(socket.SHUT_RDWR)
+        yield ours
     finally:
         ours.detach()
 

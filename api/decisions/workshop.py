@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
-from api.decisions.forkserver import CLOSING_SECONDS, ForkServer
+from api.decisions.forkserver import CLOSING_SECONDS, ForkServer, socket_of
 from kintsugi.core.errors import KintsugiError, UnavailableError, error_from
 
 LONGEST_SECONDS = 600.0
@@ -239,11 +239,8 @@ class _Fault:
 
 def _bound_sending(connection: Connection, seconds: float) -> None:
     """Have sending end with `BlockingIOError` once nothing was taken in for so many seconds, as by a process that is stopped."""
-    ours = socket.socket(fileno=connection.fileno())
-    try:
+    with socket_of(connection) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
-    finally:
-        ours.detach()
 
 
 def _help(connection: Connection, niceness: int) -> None:

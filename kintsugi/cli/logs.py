@@ -1,11 +1,9 @@
 """Where a command's own log goes: its standard output is for its result, or for that of what it runs."""
 
-import sys
-
 import structlog
 
 from api.texts import escaped_line
-from kintsugi.core.logs import StandardError
+from kintsugi.core.logs import StandardError, is_on_terminal
 
 
 def log_to_stderr() -> None:
@@ -14,7 +12,7 @@ def log_to_stderr() -> None:
         processors=[
             *structlog.get_config()["processors"][:-1],
             escaped_line,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty()),
+            structlog.dev.ConsoleRenderer(colors=is_on_terminal()),
         ],
         logger_factory=lambda *_: StandardError(),
     )

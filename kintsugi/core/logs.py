@@ -23,6 +23,11 @@ class StandardError:
     debug = info = warning = error = critical = exception = _tell
 
 
+def is_on_terminal() -> bool:
+    """Whether standard error is there, and a terminal: lines may have colours."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def get_logger(name: str) -> Any:
     """A logger of structlog's, whose own default would write between what a program has on its standard output.
 
