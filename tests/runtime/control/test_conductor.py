@@ -16,7 +16,7 @@ from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.messages import CallOff, CheckpointEvery, Collect, Go, LinkBroken, PartWritten, Prepare, StepDone, Stop
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from tests.runtime.control.crews import Ensemble
+from tests.runtime.control.crews import Ensemble, Seat
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
 
@@ -60,6 +60,15 @@ def failed(*workers: str) -> list[tuple[EventKind, str | None]]:
     return [(EventKind.WORKER_FAILED, worker) for worker in workers]
 
 
+def losing_while_another_gets_ready(ensemble: Ensemble) -> Seat:
+    """w01 is lost, and all get ready for the plan without it but w03, whose seat this gives."""
+    last = ensemble.crew.handles["w03"]
+    last.is_willing = False
+    ensemble.lose("w01")
+    ensemble.until(lambda: ensemble.conductor.phase is Phase.PREPARING)
+    return last
+
+
 def test_survivors_leave_the_step_and_go_on_under_the_next_plan():
     source = Noting()
     with Ensemble(REQUEST, source) as ensemble:
@@ -88,9 +97,7 @@ def test_losses_of_one_moment_are_one_question():
 def test_a_loss_while_the_others_get_ready_begins_anew():
     source = Noting()
     with Ensemble(gpt_request(4, 1), source) as ensemble:
-        ensemble.crew.handles["w03"].is_willing = False
-        ensemble.lose("w01")
-        ensemble.until(lambda: ensemble.conductor.phase is Phase.PREPARING)
+        losing_while_another_gets_ready(ensemble)
         before = ensemble.crew.handles["w00"].heard(CallOff)
         ensemble.lose("w03")
         ensemble.until(lambda: ensemble.generation == 2 and ensemble.trains())
@@ -103,12 +110,10 @@ def test_a_loss_while_the_others_get_ready_begins_anew():
 def test_who_is_asked_to_leave_while_all_get_ready_is_planned_for_from_the_plan_they_get_ready_for():
     source = Noting()
     with Ensemble(gpt_request(4, 1), source) as ensemble:
-        ensemble.crew.handles["w03"].is_willing = False
-        ensemble.lose("w01")
-        ensemble.until(lambda: ensemble.conductor.phase is Phase.PREPARING)
+        last = losing_while_another_gets_ready(ensemble)
         ensemble.conductor.drain("w02")
         ensemble.conductor.poll()
-        ensemble.crew.handles["w03"].get_ready()
+        last.get_ready()
         ensemble.until(lambda: ensemble.generation == 2 and ensemble.trains())
         assert "w02" not in ensemble.conductor.decision.plan.workers
     assert source.asked == [failed("w01"), [(EventKind.WORKER_DRAINING, "w02")]]
@@ -119,10 +124,7 @@ def test_a_checkpoint_that_is_asked_for_while_all_get_ready_is_told_of_once_they
     """The plan that they get ready for has the older interval, and would overwrite a newer one."""
     run = RunOptions.of(tiny_gpt(), tmp_path, mtbf_seconds=1_000.0, checkpoints=CheckpointOptions(every_steps=1_000))
     with Ensemble(gpt_request(4, 1), Noting(), AgentOptions(worker=WorkerOptions(run=run))) as ensemble:
-        last = ensemble.crew.handles["w03"]
-        last.is_willing = False
-        ensemble.lose("w01")
-        ensemble.until(lambda: ensemble.conductor.phase is Phase.PREPARING)
+        last = losing_while_another_gets_ready(ensemble)
         ensemble.conductor.save()
         ensemble.conductor.poll()
         last.get_ready()

@@ -31,6 +31,7 @@ from kintsugi.runtime.supervising.supervision import (
 )
 from kintsugi.runtime.supervising.supervisor import Supervisor, latest_step
 from tests.patience import eventually
+from tests.processes import is_running
 
 AT_ONCE = SupervisorPolicy(pause_seconds=0.0)
 PROGRESS = "p = pathlib.Path('checkpoints'); p.mkdir(exist_ok=True); (p / 'latest.json').write_text('step-%08d' % (n + 1));"
@@ -175,8 +176,8 @@ def test_a_command_that_cannot_be_run_is_named_with_the_cause(tmp_path, mode, wh
 
 def test_nothing_of_an_attempt_is_left():
     supervised("import subprocess; child = subprocess.Popen(['sleep', '60']); pathlib.Path('pid').write_text(str(child.pid))")
-    stat = Path(f"/proc/{Path('pid').read_text()}/stat")
-    assert eventually(lambda: not is_running(stat))
+    child = id_of_command()
+    assert eventually(lambda: not is_running(child))
 
 
 TELL = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new', 'pid')"
@@ -202,8 +203,8 @@ def hangups_taken(handler: signal.Handlers) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def stat_of_command() -> Path:
-    return Path(f"/proc/{Path('pid').read_text()}/stat")
+def id_of_command() -> int:
+    return int(Path("pid").read_text())
 
 
 @pytest.mark.processes
@@ -215,11 +216,11 @@ def stat_of_command() -> Path:
 def test_the_command_ends_with_its_supervisor(number, code):
     with hangups_taken(signal.SIG_DFL):
         supervisor = supervising("signal.pause()")
-    stat = stat_of_command()
-    assert is_running(stat)
+    command = id_of_command()
+    assert is_running(command)
     supervisor.send_signal(number)
     assert supervisor.wait(timeout=240.0) == code
-    assert eventually(lambda: not is_running(stat))
+    assert eventually(lambda: not is_running(command))
 
 
 def test_pauses_double_up_to_the_longest_however_often_a_command_has_failed():
@@ -243,20 +244,16 @@ def test_who_is_told_to_end_in_a_pause_starts_nothing_any_more():
 @pytest.mark.processes
 def test_who_is_told_to_end_when_the_command_just_did_writes_that_down():
     supervisor = supervising("signal.pause()")
-    stat = stat_of_command()
+    command = id_of_command()
     supervisor.send_signal(signal.SIGSTOP)
-    os.kill(int(stat.parent.name), signal.SIGKILL)
-    assert eventually(lambda: not is_running(stat))
+    os.kill(command, signal.SIGKILL)
+    assert eventually(lambda: not is_running(command))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         supervisor.send_signal(number)
     assert supervisor.wait(timeout=240.0) == 130
     record = read_record(Path("run"))
     assert (record.state, record.stopped_because) == (SupervisorState.FAILED, TOLD_TO_END)
     assert [attempt.reason for attempt in record.attempts] == [EndReason.STOPPED]
-
-
-def is_running(stat: Path) -> bool:
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_the_supervisor_ends_with_its_command_when_told_to():
