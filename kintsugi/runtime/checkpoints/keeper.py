@@ -7,7 +7,6 @@ disk hangs.
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +15,7 @@ from kintsugi.core.errors import UnavailableError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, Manifest
+from kintsugi.runtime.checkpoints.parts import Key, Parts, Writing
 from kintsugi.runtime.checkpoints.recording import RunOptions, require_steps_left
 from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.control.progress import Progress
@@ -26,19 +26,6 @@ from kintsugi.runtime.records.history import History
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Pending:
-    """A checkpoint of which parts are being written."""
-
-    expected: frozenset[str]
-    parts: dict[str, PartWritten] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> frozenset[str]:
-        """Whose parts are not there yet."""
-        return self.expected - self.parts.keys()
-
-
 class Keeper:
     """Keeps the checkpoints of one job; does nothing where it has no folder. One thread calls it."""
 
@@ -47,12 +34,7 @@ class Keeper:
         self._options = options
         self._progress = progress
         self._log = get_logger("kintsugi.runtime")
-        self._writers: dict[int, frozenset[str]] = {}
-        self._lost: dict[int, set[str]] = {}
-        """By attempt, who of its writers writes no more."""
-        self._pending: dict[tuple[int, int], _Pending] = {}
-        self._over: set[tuple[int, int]] = set()
-        """Attempt and step of checkpoints that are complete, or never will be."""
+        self._parts = Parts()
         self._committed_step = 0
         """Of the latest checkpoint; the thread that commits writes it."""
         self._restored_step = 0
@@ -144,75 +126,47 @@ class Keeper:
             message = f"{error}: mend what its disk is on, and train again in it"
             raise UnavailableError(message, field="run", value=str(self._options.folder)) from error
 
-    def is_hopeful(self, writing: Mapping[str, Collection[tuple[int, int]]]) -> bool:
-        """Whether survivors are about to complete a checkpoint: every part is there or being written.
-
-        Args:
-            writing: attempt and step of what survivors were writing when they were asked.
-        """
-        keys = {key for keys in writing.values() for key in keys} | self._pending.keys()
-        return any(self._can_complete(key, writing) for key in keys)
-
-    def _can_complete(self, key: tuple[int, int], writing: Mapping[str, Collection[tuple[int, int]]]) -> bool:
-        if key in self._over or key[0] not in self._writers:
-            return False
-        written = self._pending[key].parts.keys() if key in self._pending else set[str]()
-        return all(worker in written or key in writing.get(worker, ()) for worker in self._writers[key[0]])
+    def is_hopeful(self, writing: Writing) -> bool:
+        """Whether survivors, by what they were writing when they were asked, are about to complete a checkpoint."""
+        return self._parts.is_hopeful(writing)
 
     def expect(self, attempt: int, workers: Collection[str]) -> None:
         """An attempt trains: who writes its checkpoints."""
-        self._writers[attempt] = frozenset(workers)
+        self._parts.expect(attempt, workers)
 
     def written(self, worker: str, message: PartWritten) -> None:
         """A part is on the disk; the last one completes its checkpoint. One that no checkpoint comes of is removed."""
-        key = (message.attempt, message.step)
         if self._options is None:
             return
-        if message.attempt not in self._writers or key in self._over:
-            self._discard(*key)
-            return
-        pending = self._pending.setdefault(key, _Pending(self._writers[message.attempt]))
-        pending.parts[worker] = message
-        if not pending.missing.isdisjoint(self._lost.get(message.attempt, ())):
-            self._discard(*key)
-        elif not pending.missing:
-            del self._pending[key]
-            self._over.add(key)
+        key = (message.attempt, message.step)
+        if not self._parts.add(worker, message):
+            self._discard(key)
+        elif (parts := self._parts.take(key)) is not None:
             if self._removed_step == message.step:
                 self._removed_step = None
-            self._commits.append(self._disk.do(partial(self._commit, message, pending.parts, self._trusted_step)))
+            self._commits.append(self._disk.do(partial(self._commit, message, parts, self._trusted_step)))
             if self._compares and not self._is_compared(message.step):
                 self._awaited_step = message.step
 
     def failed(self, worker: str, message: PartFailed) -> None:
         """A part could not be written: that checkpoint will not be; the previous one stays."""
-        if (message.attempt, message.step) not in self._over:  # else it was given up, and removed while this part was written
+        key = (message.attempt, message.step)
+        if not self._parts.is_over(key):  # else it was given up, and removed while this part was written
             self._log.warning(
                 "a checkpoint could not be written; the previous one stays",
                 worker=worker,
                 step=message.step,
                 reason=message.reason,
             )
-        self._discard(message.attempt, message.step)
+        self._discard(key)
 
     def lost(self, worker: str) -> None:
         """A worker's parts that are not written will never be."""
-        for attempt, expected in self._writers.items():
-            if worker in expected:
-                self._lost.setdefault(attempt, set()).add(worker)
-        for (attempt, step), pending in list(self._pending.items()):
-            if worker in pending.missing:
-                self._discard(attempt, step)
+        self._discard(*self._parts.lost(worker))
 
-    def give_up_incomplete(self, writing: Mapping[str, Collection[tuple[int, int]]]) -> None:
-        """Remove what can never be whole: who left its step before it copied its part writes none.
-
-        Args:
-            writing: attempt and step of what survivors were writing when they were asked.
-        """
-        for key in list(self._pending):
-            if not self._can_complete(key, writing):
-                self._discard(*key)
+    def give_up_incomplete(self, writing: Writing) -> None:
+        """Remove what can never be whole: who left its step before it copied its part, as survivors said of theirs, writes none."""
+        self._discard(*self._parts.hopeless(writing))
 
     def distrust(self, step: int) -> None:
         """Holders of the state before `step` do not hold the same: a checkpoint of it may be wrong, and is removed.
@@ -221,9 +175,7 @@ class Keeper:
         """
         if self._options is None or self._is_compared(step):
             return
-        self._over.update((attempt, step) for attempt in self._writers)
-        for key in [key for key in self._pending if key[1] == step]:
-            self._discard(*key)
+        self._discard(*self._parts.distrusted(step))
         self._removed_step = step
         self._disk.do(partial(self._remove, step))
 
@@ -238,10 +190,7 @@ class Keeper:
 
     def forget(self, step: int) -> None:
         """The job goes back to before `step`: what is still being written is of steps that are undone."""
-        for key in list(self._pending):
-            self._discard(*key)
-        self._writers.clear()
-        self._lost.clear()
+        self._discard(*self._parts.forget())
         self._committed_step = 0
         self._restored_step = step
 
@@ -272,8 +221,7 @@ class Keeper:
         if self._is_closed:
             return
         self._is_closed = True
-        for attempt, step in list(self._pending):
-            self._discard(attempt, step)
+        self._discard(*self._parts.pending)
         if self._options is not None:
             self._disk.do(self._store.clear)  # of what nobody told that it is written
             waits_seconds = self._options.checkpoints.disk_timeout_seconds
@@ -297,13 +245,14 @@ class Keeper:
         assert self._options is not None
         self.costs.take(record, step_seconds=self._progress.median_seconds, mtbf_seconds=self._options.mtbf_seconds)
 
-    def _discard(self, attempt: int, step: int) -> None:
-        self._over.add((attempt, step))
-        self._pending.pop((attempt, step), None)
-        self._disk.do(partial(self._store.discard, self._temporary(attempt, step)))
+    def _discard(self, *keys: Key) -> None:
+        for key in keys:
+            self._parts.give_up(key)
+            self._disk.do(partial(self._store.discard, self._temporary(key)))
 
-    def _temporary(self, attempt: int, step: int) -> Path:
+    def _temporary(self, key: Key) -> Path:
         assert self._options is not None
+        attempt, step = key
         return self._store.temporary(step, self._options.tag(attempt))
 
     # In the disk's thread.
@@ -322,10 +271,10 @@ class Keeper:
     def _newest(self) -> Checkpoint | None:
         return self._store.newest(self._disk.moved)
 
-    def _commit(self, message: PartWritten, parts: dict[str, PartWritten], trusted_step: int | None) -> CheckpointRecord | None:
+    def _commit(self, message: PartWritten, parts: Mapping[str, PartWritten], trusted_step: int | None) -> CheckpointRecord | None:
         """Nothing comes of one that a later one has overtaken, whose last part was slow."""
         assert self._options is not None
-        temporary = self._temporary(message.attempt, message.step)
+        temporary = self._temporary((message.attempt, message.step))
         if message.step < self._committed_step:
             self._store.discard(temporary)
             return None
