@@ -33,8 +33,9 @@ from kintsugi.core.errors import CommunicationError, InvalidInputError, Kintsugi
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
-from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
-from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
+from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord
+from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore
+from kintsugi.runtime.checkpoints.committing import commit_parts
 from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions, require_steps_left
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
@@ -311,19 +312,15 @@ class PlainRun:
             return
         if self.rank != 0:
             return
-        began, state = time.monotonic(), self._sampler.state(message.step)
-        manifest = Manifest(
-            step=message.step,
+        record = commit_parts(
+            self._store,
+            temporary,
+            [message],
             job=self._digest,
-            epoch=state.epoch,
-            cursor=state.cursor,
-            seed=str(state.seed),
-            files=message.files,
+            sampler=self._sampler.state(message.step),
+            strategy=self._options.strategy,
+            run=self._folder,
         )
-        self._store.commit(temporary, manifest)
-        strategy, seconds = self._options.strategy.value, time.monotonic() - began
-        record = checkpoint_record([message], strategy=strategy, commit_seconds=seconds)
-        append_record(self._folder, record)
         self._new_records.put(record)
 
     def _take_folder(self) -> None:

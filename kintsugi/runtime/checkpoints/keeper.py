@@ -4,7 +4,6 @@ Whatever touches the disk is done by a thread of its own. The agent waits for th
 disk hangs.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -13,8 +12,9 @@ from typing import TypeVar
 
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.logs import get_logger
-from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
-from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, Manifest
+from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord
+from kintsugi.runtime.checkpoints.checkpoint import Checkpoint
+from kintsugi.runtime.checkpoints.committing import commit_parts
 from kintsugi.runtime.checkpoints.parts import Key, Parts, Writing
 from kintsugi.runtime.checkpoints.recording import RunOptions, require_steps_left
 from kintsugi.runtime.clerk import Clerk, HungError
@@ -278,25 +278,20 @@ class Keeper:
         if message.step < self._committed_step:
             self._store.discard(temporary)
             return None
-        began = time.monotonic()
-        state = self._options.sampler.state(message.step)
-        manifest = Manifest(
-            step=message.step,
-            job=self._options.job,
-            epoch=state.epoch,
-            cursor=state.cursor,
-            seed=str(state.seed),
-            files={name: record for part in parts.values() for name, record in part.files.items()},
-        )
         try:
-            self._store.commit(temporary, manifest, trusted_step=trusted_step)
+            record = commit_parts(
+                self._store,
+                temporary,
+                parts.values(),
+                job=self._options.job,
+                sampler=self._options.sampler.state(message.step),
+                strategy=self._options.checkpoints.strategy,
+                run=self._options.folder,
+                trusted_step=trusted_step,
+            )
         except OSError as error:
             self._log.warning("a checkpoint could not be committed; the previous one stays", step=message.step, reason=str(error))
             self._store.discard(temporary)
             return None
         self._committed_step = message.step
-        record = checkpoint_record(
-            parts.values(), strategy=self._options.checkpoints.strategy.value, commit_seconds=time.monotonic() - began
-        )
-        append_record(self._options.folder, record)
         return record
