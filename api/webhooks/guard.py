@@ -1,18 +1,17 @@
 """Where webhooks may go: no service is to be talked into calling its own network on somebody's behalf (SSRF)."""
 
-import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 import anyio
 import httpcore2
 
-from api.webhooks.urls import address_of
+from api.webhooks.names import Names
+from api.webhooks.urls import Address
 from kintsugi.core.errors import InvalidInputError
 
-Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 TRANSLATED = IPv6Network("64:ff9b::/96")
@@ -38,6 +37,7 @@ class Guard:
     def __init__(self, *, loopback: bool, networks: Sequence[Network] = ()) -> None:
         self._loopback = loopback
         self._networks = networks
+        self._names = Names()
 
     def check(self, address: Address) -> None:
         """Refuse an address.
@@ -54,6 +54,18 @@ class Guard:
         elif not _is_public(inner) and not any(inner in network for network in self._networks):
             raise _refused(address, "is private; whoever runs the service can allow its network by KINTSUGI_WEBHOOK_NETWORKS")
 
+    async def addresses(self, host: str) -> list[Address]:
+        """Those of a host, each of which something may be sent to.
+
+        Raises:
+            TargetRefusedError: one of them is refused.
+            httpcore2.ConnectError: nobody knows the name.
+        """
+        addresses = await self._names.addresses(host)
+        for address in addresses:
+            self.check(address)
+        return addresses
+
     async def check_host(self, host: str) -> None:
         """Refuse a host that leads now where nothing is sent; a name is judged again whenever something is sent.
 
@@ -63,8 +75,7 @@ class Guard:
             TargetRefusedError: nothing is sent there.
         """
         with anyio.move_on_after(LOOK_UP_SECONDS), suppress(httpcore2.ConnectError):
-            for address in await _resolved(host):
-                self.check(address)
+            await self.addresses(host)
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
@@ -88,9 +99,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             TargetRefusedError: one of its addresses is refused.
             httpcore2.ConnectError: none answers, or the name is unknown.
         """
-        addresses = await _resolved(host)
-        for address in addresses:
-            self._guard.check(address)
+        addresses = await self._guard.addresses(host)
         failure: Exception = httpcore2.ConnectError(f"{host} has no address")
         for address in addresses:
             try:
@@ -98,17 +107,6 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise failure
-
-
-async def _resolved(host: str) -> list[Address]:
-    address = address_of(host)
-    if address is not None:
-        return [address]
-    try:
-        found = await anyio.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise httpcore2.ConnectError(f"{host} cannot be resolved: {error}") from error
-    return [ip_address(text) for text in dict.fromkeys(str(place[0]).partition("%")[0] for *_, place in found)]
 
 
 def _is_public(address: Address) -> bool:

@@ -7,6 +7,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from kintsugi.core.errors import InvalidInputError
 
+Address = IPv4Address | IPv6Address
+
 MOST_URL_LETTERS = 2_000
 MOST_NAME_LETTERS = 253
 LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
@@ -39,7 +41,7 @@ def receiver_of(url: str) -> str:
     return url if is_whole else f"{parts.scheme}://{parts.netloc}/..."
 
 
-def address_of(host: str) -> IPv4Address | IPv6Address | None:
+def address_of(host: str) -> Address | None:
     """The address that a host is, as resolvers read it (127.1, 0x7f.1 and 2130706433 are 127.0.0.1); None for a name."""
     plain = host.removesuffix(".")
     try:

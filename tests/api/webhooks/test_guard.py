@@ -1,6 +1,7 @@
 """Where webhooks go: every address is judged, and the one that was judged is the one that is connected to."""
 
 import socket
+import threading
 from ipaddress import ip_address, ip_network
 
 import anyio
@@ -8,8 +9,9 @@ import httpcore2
 import pytest
 
 from api.webhooks.guard import Guard, GuardedBackend, TargetRefusedError
+from api.webhooks.names import MOST_LOOK_UPS
 from api.webhooks.sender import Sender
-from tests.api.webhooks.receiver import receiver
+from tests.api.webhooks.receiver import PATIENCE_SECONDS, receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -67,10 +69,10 @@ def test_loopback_for_a_service_on_loopback():
 def resolving(monkeypatch, *addresses):
     """Every name leads to these addresses."""
 
-    async def found(*arguments, **named):
+    def found(*arguments, **named):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
 
-    monkeypatch.setattr(anyio, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", found)
 
 
 @pytest.mark.parametrize(
@@ -89,27 +91,53 @@ async def test_a_name_is_refused_beforehand_where_it_leads_to_a_refused_address(
     assert refused.value.value == "10.0.0.1"
 
 
-async def unanswered(*arguments, **named):
-    await anyio.sleep_forever()
+@pytest.fixture
+def slow(monkeypatch):
+    """Resolvers answer for no name that begins with slow before the end; gives those that were looked up."""
+    asked, at_the_end, found = [], threading.Event(), socket.getaddrinfo
+
+    def unanswered(host, *arguments, **named):
+        if not host.startswith("slow"):
+            return found(host, *arguments, **named)
+        asked.append(host)
+        at_the_end.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+    yield asked
+    at_the_end.set()
 
 
-async def test_a_name_that_nobody_knows_yet_or_soon_enough_is_judged_later(monkeypatch):
+async def test_a_name_that_nobody_knows_yet_or_soon_enough_is_judged_later(monkeypatch, slow):
     guard = Guard(loopback=False)
     await guard.check_host("no-such-host.invalid")
-    monkeypatch.setattr(anyio, "getaddrinfo", unanswered)
     monkeypatch.setattr("api.webhooks.guard.LOOK_UP_SECONDS", 0.01)
     await guard.check_host("slow.example")
+
+
+async def test_names_whose_resolvers_are_slow_hold_up_no_other(monkeypatch, slow):
+    monkeypatch.setattr("api.webhooks.guard.LOOK_UP_SECONDS", 0.01)
+    guard, names = Guard(loopback=True), [f"slow{number}.example" for number in range(MOST_LOOK_UPS)]
+    for name in (*names[:-1], *names[:-1]):
+        await guard.check_host(name)
+    assert slow == names[:-1], "whoever asks again waits for the same answer"
+    with receiver() as site:
+        async with Sender(guard, timeout_seconds=PATIENCE_SECONDS, most_at_once=1) as sender:
+            assert (await sender.send(site.url.replace("127.0.0.1", "localhost"), {}, "{}")).status == 204
+    await guard.check_host(names[-1])
+    with pytest.raises(httpcore2.ConnectError, match="other names"):
+        await guard.addresses("slow.other.example")
 
 
 async def test_the_judged_address_is_the_connected_one(monkeypatch):
     """A name that resolves differently a second time gains nothing: it is resolved once."""
     answers = iter([[(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]])
 
-    async def changing(*arguments, **named):
+    def changing(*arguments, **named):
         return next(answers)
 
     with receiver() as site:
-        monkeypatch.setattr(anyio, "getaddrinfo", changing)
+        monkeypatch.setattr(socket, "getaddrinfo", changing)
         async with Sender(Guard(loopback=True), timeout_seconds=10, most_at_once=1) as sender:
             attempt = await sender.send(site.url.replace("127.0.0.1", "changing.example"), {}, "{}")
         assert attempt.status == 204
