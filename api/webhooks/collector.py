@@ -17,11 +17,13 @@ from api.storage.store import Store
 from api.webhooks.hooks import HookKind
 from api.webhooks.moments import text_of, utc_now
 from api.webhooks.news import News, job_ended, plan_decided, plan_missing
-from api.webhooks.outbox import Outbox, Place, moved
+from api.webhooks.outbox import MOST_BEHIND, Outbox, Place, kinds_of, moved
 from kintsugi.core.ending import Ending
 
 MOST_NEWS = 200
 """Log entries and decisions that one webhook is brought up to date with in one go."""
+FIRST = ("", "")
+"""Job and id that come before those of all webhooks."""
 
 
 class Collector:
@@ -32,14 +34,17 @@ class Collector:
         self._outbox = outbox
         self._retrying = timedelta(seconds=retry_seconds)
         self._illegible = Outages("tell webhooks of a job")
+        self._after = FIRST
 
     def collect(self) -> None:
-        """Bring all webhooks up to date.
+        """Bring webhooks up to date, so many at a time as are looked for: who cannot be is passed by, and hides no others.
 
         Raises:
             UnavailableError: the database does not answer.
         """
-        for place in self._outbox.behind():
+        places = self._outbox.behind(self._after)
+        self._after = (places[-1].job, places[-1].webhook) if len(places) == MOST_BEHIND else FIRST
+        for place in places:
             try:
                 after, news = self._news(place)
             except IllegibleError as error:  # one job's misfortune is not the others'
@@ -54,21 +59,21 @@ class Collector:
 
     def _news(self, place: Place) -> tuple[Place, Sequence[News]]:
         """What happened after `place`, and the place after it."""
-        job, news = place.job, []
+        job, kinds, news = place.job, kinds_of(place.kinds), []
         with self._store.looking():
             latest = self._store.latest_generations([job]).get(job, place.generation)  # the database may have been emptied since
             entries = self._store.entries(job, after=place.number, limit=MOST_NEWS)
             generations = range(place.generation + 1, min(latest, place.generation + MOST_NEWS) + 1)
             decisions = [self._store.decision(job, generation) for generation in generations]
-        if HookKind.PLAN_DECIDED in place.kinds:
+        if HookKind.PLAN_DECIDED in kinds:
             news += [plan_decided(job, decision) for decision in decisions]
-        if HookKind.PLAN_MISSING in place.kinds:
+        if HookKind.PLAN_MISSING in kinds:
             news += [
                 plan_missing(job, entry.number, entry.received_at, entry.generation, entry.problem)
                 for entry in _last_of_each_write(entries)
                 if entry.problem is not None
             ]
-        if HookKind.JOB_ENDED in place.kinds:
+        if HookKind.JOB_ENDED in kinds:
             news += [job_ended(job, ending_record(entry)) for entry in entries if isinstance(entry.content, Ending)]
         generation = generations[-1] if generations else place.generation
         return moved(place, generation=generation, number=entries[-1].number if entries else place.number), news

@@ -104,14 +104,8 @@ class Courier:
         self._swept = time.monotonic()
 
     async def _deliver(self, sender: Sender, parcel: Parcel) -> None:
-        timestamp = int(utc_now().timestamp())
-        headers = {
-            "Content-Type": CONTENT_TYPE,
-            "User-Agent": f"kintsugi/{__version__}",
-            **signed_headers(parcel.secret, parcel.message_id, timestamp, parcel.body),
-        }
         try:
-            attempt = await sender.send(parcel.url, headers, parcel.body)
+            attempt = await self._attempt(sender, parcel)
             with bound_contextvars(job=parcel.job, generation=parcel.generation):
                 pause_seconds = await run_sync(self._settle, parcel, attempt)
             await anyio.sleep(min(pause_seconds, LOOK_SECONDS))
@@ -121,6 +115,14 @@ class Courier:
         finally:
             self._busy.discard((parcel.job, parcel.webhook))
             self._stirred.set()
+
+    async def _attempt(self, sender: Sender, parcel: Parcel) -> Attempt:
+        """One attempt; where it cannot be made of what is stored it failed as any other does: it is seen, and given up in time."""
+        try:
+            return await sender.send(parcel.url, _headers(parcel), parcel.body)
+        except Exception as error:  # one webhook's misfortune is not the others'
+            self._log.warning("cannot send a delivery as it is stored", job=parcel.job, delivery=parcel.message_id, exc_info=error)
+            return Attempt(error=f"cannot be sent as it is stored ({type(error).__name__}): change the webhook")
 
     def _settle(self, parcel: Parcel, attempt: Attempt) -> float:
         """Store what an attempt led to; the seconds until the next one, 0 where there is none."""
@@ -132,3 +134,8 @@ class Courier:
         log = self._log.warning if settlement.status is DeliveryStatus.DEAD else self._log.info
         log("webhook", delivery=parcel.message_id, outcome=outcome, attempts=settlement.attempts, error=attempt.error)
         return max(0.0, (moment_of(settlement.due_at) - now).total_seconds())
+
+
+def _headers(parcel: Parcel) -> dict[str, str]:
+    signed = signed_headers(parcel.secret, parcel.message_id, int(utc_now().timestamp()), parcel.body)
+    return {"Content-Type": CONTENT_TYPE, "User-Agent": f"kintsugi/{__version__}", **signed}

@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, insert, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, insert, literal_column, or_, select, tuple_, update
 
 from api.storage.database import Database
+from api.storage.legible import legible
 from api.storage.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
 from api.webhooks.hooks import DeliveryStatus, HookKind
 from api.webhooks.moments import moment_of, text_of
@@ -32,7 +34,8 @@ class Place:
 
     job: str
     webhook: str
-    kinds: frozenset[HookKind]
+    kinds: str
+    """As they are stored."""
     generation: int
     number: int
     """Of the log entry."""
@@ -58,10 +61,12 @@ class Parcel:
         return f"{self.job}.{self.webhook}.{self.event}"
 
     @property
-    def generation(self) -> int:
-        """Of the job when it happened."""
-        generation: int = json.loads(self.body)["data"]["generation"]
-        return generation
+    def generation(self) -> int | None:
+        """Of the job when it happened; None where the body is not as it was stored."""
+        with suppress(LookupError, TypeError, ValueError):
+            generation: int = json.loads(self.body)["data"]["generation"]
+            return generation
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +86,19 @@ class Outbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def behind(self) -> list[Place]:
-        """Webhooks whose jobs have decisions or log entries that they were not told of, up to `MOST_BEHIND`."""
+    def behind(self, after: tuple[str, str] = ("", "")) -> list[Place]:
+        """Webhooks whose jobs have decisions or log entries that they were not told of, up to `MOST_BEHIND`.
+
+        Args:
+            after: job and id of the webhook that they come behind, in the order of these.
+        """
         newer = exists().where(DECISIONS.c.job == WEBHOOKS.c.job, DECISIONS.c.generation > WEBHOOKS.c.generation)
         later = exists().where(LOG.c.job == WEBHOOKS.c.job, LOG.c.number > WEBHOOKS.c.number)
-        query = select(WEBHOOKS).where(or_(newer, later)).limit(MOST_BEHIND)
+        order = (WEBHOOKS.c.job, WEBHOOKS.c.id)
+        query = select(WEBHOOKS).where(or_(newer, later), tuple_(*order) > after).order_by(*order).limit(MOST_BEHIND)
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return [
-            Place(
-                job=row.job,
-                webhook=row.id,
-                kinds=frozenset(map(HookKind, row.kinds.split(KINDS_SEPARATOR))),
-                generation=row.generation,
-                number=row.number,
-            )
-            for row in rows
-        ]
+        return [Place(job=row.job, webhook=row.id, kinds=row.kinds, generation=row.generation, number=row.number) for row in rows]
 
     def put(self, place: Place, after: Place, news: Sequence[News], *, now: str, retry_until: str) -> None:
         """Put news down for a webhook and move it from `place` to `after`, unless another process did.
@@ -181,6 +182,12 @@ class Outbox:
         old = delete(DELIVERIES).where(columns.status != DeliveryStatus.PENDING.value, columns.due_at < before)
         with self._database.writing() as connection:
             return connection.execute(old).rowcount
+
+
+@legible
+def kinds_of(stored: str) -> tuple[HookKind, ...]:
+    """What a webhook is told, from the form in which that is stored."""
+    return tuple(map(HookKind, stored.split(KINDS_SEPARATOR)))
 
 
 def moved(place: Place, *, generation: int, number: int) -> Place:

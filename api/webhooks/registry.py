@@ -18,14 +18,13 @@ from api.webhooks.hooks import (
     Delivery,
     DeliveryPage,
     DeliveryStatus,
-    HookKind,
     NewWebhook,
     Webhook,
     WebhookList,
     WebhookTarget,
 )
 from api.webhooks.moments import text_of, utc_now
-from api.webhooks.outbox import KINDS_SEPARATOR, RELEASED, deliveries_to
+from api.webhooks.outbox import KINDS_SEPARATOR, RELEASED, deliveries_to, kinds_of
 from api.webhooks.urls import receiver_of, split_url
 from kintsugi.core.errors import ConflictError, NotFoundError
 
@@ -234,7 +233,7 @@ def _shown(row: Row[Any]) -> Webhook:
         id=row.id,
         job=row.job,
         url=row.url if caller().administers else receiver_of(row.url),
-        kinds=tuple(map(HookKind, row.kinds.split(KINDS_SEPARATOR))),
+        kinds=kinds_of(row.kinds),
         created_at=row.created_at,
         changed_at=row.changed_at,
     )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from api.metrics import Metrics
 from api.schemas import NewJob
@@ -10,9 +11,10 @@ from api.service import Service
 from api.storage.database import Database
 from api.storage.legible import IllegibleError
 from api.storage.store import Store
+from api.storage.tables import WEBHOOKS
 from api.webhooks.collector import Collector
 from api.webhooks.guard import Guard
-from api.webhooks.hooks import DeliveryStatus, HookKind, NewWebhook, WebhookTarget
+from api.webhooks.hooks import DeliveryStatus, NewWebhook, WebhookTarget
 from api.webhooks.manners import Manners
 from api.webhooks.moments import utc_now
 from api.webhooks.news import News
@@ -91,9 +93,30 @@ def test_a_job_that_cannot_be_read_keeps_no_news_of_others(store, outbox, monkey
     assert {parcel.job for parcel in outbox.lease(NOW, SOON, "a", most=9)} == {"gemma", "llama"}
 
 
+def test_webhooks_that_cannot_be_read_hide_no_others_however_many_they_are(store, outbox, monkeypatch):
+    registry, service = Registry(store.database, Guard(loopback=True), retry_seconds=60), Service(store, Metrics())
+    for name in ("a", "b", "c"):
+        registry.add("llama", NewWebhook(id=name, url="http://127.0.0.1:9", secret=SECRET))
+    service.post_events("llama", [Event(kind=EventKind.WORKER_FAILED, id="w01", generation=2, worker="w01")])
+    with store.database.writing() as connection:
+        connection.execute(update(WEBHOOKS).where(WEBHOOKS.c.id < "site").values(kinds="plan_decided of_a_later_version"))
+    for module in ("outbox", "collector"):
+        monkeypatch.setattr(f"api.webhooks.{module}.MOST_BEHIND", 2)
+    collector = Collector(store, outbox, retry_seconds=60)
+    for _ in range(2):
+        collector.collect()
+    assert [place.webhook for place in outbox.behind()] == ["a", "b"]
+    assert [place.webhook for place in outbox.behind(("llama", "b"))] == ["c"]
+    with store.database.writing() as connection:
+        connection.execute(update(WEBHOOKS).values(kinds="plan_decided"))
+    for _ in range(3):
+        collector.collect()
+    assert outbox.behind() == [], "it begins again behind the last"
+
+
 def test_a_job_that_went_between_two_looks_has_no_news(store, outbox, monkeypatch):
-    gone = Place(job="of a past that was set back", webhook="site", kinds=frozenset(HookKind), generation=0, number=0)
-    monkeypatch.setattr(outbox, "behind", lambda: [gone])
+    gone = Place(job="of a past that was set back", webhook="site", kinds="plan_decided", generation=0, number=0)
+    monkeypatch.setattr(outbox, "behind", lambda _: [gone])
     Collector(store, outbox, retry_seconds=60).collect()
     assert {parcel.job for parcel in outbox.lease(NOW, SOON, "a", most=9)} == {"llama"}
 

@@ -11,11 +11,13 @@ import structlog
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from cloudevents.core.formats.json import JSONFormat
 from pydantic import ValidationError
+from sqlalchemy import update
 from standardwebhooks import Webhook as Verifier
 from starlette.testclient import TestClient
 
 from api.app import create_app
 from api.settings import Settings
+from api.storage.tables import WEBHOOKS
 from tests.api.http.test_bad_input import assert_is_problem
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.webhooks.receiver import receiver
@@ -78,6 +80,23 @@ def test_the_log_says_whose_delivery_it_was(client, job):
         settled(client, 1)
     (line,) = [line for line in lines if line["event"] == "webhook"]
     assert (line["job"], line["generation"], line["outcome"]) == ("llama", 1, "delivered")
+
+
+def test_a_webhook_that_is_not_as_it_was_stored_holds_up_no_other(app, client, job):
+    with receiver() as site:
+        for name in ("site", "other"):
+            add(client, site.url, id=name)
+        with app.state.desk.service.store.database.writing() as connection:
+            connection.execute(update(WEBHOOKS).where(WEBHOOKS.c.id == "site").values(secret="damaged"))
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        site.wait_for(1)
+        while not (delivery := deliveries(client)[0])["attempts"]:
+            threading.Event().wait(0.01)
+        assert (delivery["status"], delivery["last_status"]) == ("pending", None)
+        assert delivery["last_error"].startswith("cannot be sent as it is stored")
+        assert client.put(f"{HOOKS}/site", json={"url": site.url, "secret": SECRET}).status_code == 200
+        site.wait_for(2)
+        settled(client, 1)
 
 
 def test_the_end_of_a_job_is_told(client, job):
