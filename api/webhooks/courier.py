@@ -38,6 +38,7 @@ LAST_SECONDS = 2.0
 """How long a stopping service lets attempts finish; what does not is sent again by whoever finds it."""
 SWEEP_SECONDS = 600.0
 """How often old deliveries are forgotten."""
+NOT_COUNTED = "an attempt does not count: by its end the delivery was changed, removed, or somebody else's"
 
 
 class Courier:
@@ -125,10 +126,12 @@ class Courier:
             return Attempt(error=f"cannot be sent as it is stored ({type(error).__name__}): change the webhook")
 
     def _settle(self, parcel: Parcel, attempt: Attempt) -> float:
-        """Store what an attempt led to; the seconds until the next one, 0 where there is none."""
+        """Store what an attempt led to; the seconds until the next one, 0 where there is none, or another's."""
         now = utc_now()
         settlement = self._manners.settlement(parcel, attempt, now)
-        self._outbox.settle(parcel, settlement)
+        if not self._outbox.settle(parcel, settlement):
+            self._log.info(NOT_COUNTED, delivery=parcel.message_id, error=attempt.error)
+            return 0.0
         outcome = "failed" if settlement.status is DeliveryStatus.PENDING else settlement.status.value
         self._metrics.deliveries.labels(outcome).inc()
         log = self._log.warning if settlement.status is DeliveryStatus.DEAD else self._log.info

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from api.settings import Settings
 from api.storage.tables import WEBHOOKS
+from api.webhooks.courier import NOT_COUNTED
 from tests.api.http.test_bad_input import assert_is_problem
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.webhooks.receiver import receiver
@@ -80,6 +81,20 @@ def test_the_log_says_whose_delivery_it_was(client, job):
         settled(client, 1)
     (line,) = [line for line in lines if line["event"] == "webhook"]
     assert (line["job"], line["generation"], line["outcome"]) == ("llama", 1, "delivered")
+
+
+@pytest.mark.usefixtures("talkative")
+def test_the_log_says_no_outcome_of_an_attempt_that_does_not_count(client, job):
+    with structlog.testing.capture_logs() as lines, receiver(status_of=lambda number: 204 if number else 500) as site:
+        add(client, site.url)
+        site.open.clear()
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        site.wait_for(1)
+        assert client.put(f"{HOOKS}/site", json={"url": site.url, "secret": SECRET}).status_code == 200
+        site.open.set()
+        settled(client, 1)
+    told = [(line["event"], line.get("outcome")) for line in lines if line.get("delivery") and line["log_level"] == "info"]
+    assert told == [(NOT_COUNTED, None), ("webhook", "delivered")]
 
 
 def test_a_webhook_that_is_not_as_it_was_stored_holds_up_no_other(app, client, job):
