@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import make_url
 
-from api import garbage, logs
+from api import garbage, lines, logs
 from api.access.assembly import adopt_workers, tokens_are_needed
 from api.access.certificates import check_certificate
 from api.access.vault import Vault
@@ -91,10 +91,11 @@ def serve(
         _check_database(settings)
         app = create_app(settings)
         _listen(listener, settings)
-        _run(app, listener, settings)
+        with lines.in_a_thread() as log:
+            _run(app, listener, settings, log)
 
 
-def _run(app: FastAPI, listener: socket.socket, settings: Settings) -> None:
+def _run(app: FastAPI, listener: socket.socket, settings: Settings, log: lines.Lines) -> None:
     """Answer whoever connects until a signal comes."""
     config = uvicorn.Config(
         app,
@@ -110,7 +111,7 @@ def _run(app: FastAPI, listener: socket.socket, settings: Settings) -> None:
         timeout_graceful_shutdown=settings.shutdown_seconds,
     )
     warming = threading.Thread(target=_warm_up, args=(settings,), name="warm-up", daemon=True)
-    server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None), warming)
+    server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None), warming, log)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.exit_before_start)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -134,8 +135,9 @@ def _warm_up(settings: Settings) -> None:
 class _Server(uvicorn.Server):
     """Announces its address, warms up then, and lets nobody wait for plans while it stops."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, address: str, warming: threading.Thread) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, address: str, warming: threading.Thread, log: lines.Lines) -> None:
         super().__init__(config)
+        self._log = log
         self._warming = warming
         self._app = app
         self._address = address
@@ -164,7 +166,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer those who wait, then stop; in the end without threads that do not come back."""
         structlog.get_logger("kintsugi.api").info("stops")
-        last = threading.Timer(self._app.state.desk.settings.shutdown_seconds + LEAVING_SECONDS, _leave)
+        last = threading.Timer(self._app.state.desk.settings.shutdown_seconds + LEAVING_SECONDS, self._leave)
         last.daemon = True
         last.start()
         self._app.state.desk.send_away()
@@ -177,11 +179,11 @@ class _Server(uvicorn.Server):
         if not self.should_exit:
             raise SystemExit(0)
 
-
-def _leave() -> None:
-    """End the process as it stands: all that was answered is on the disk."""
-    structlog.get_logger("kintsugi.api").error("ends without work that did not come to its end")
-    os._exit(STOPPED_SHORT)
+    def _leave(self) -> None:
+        """End the process as it stands: all that was answered is on the disk."""
+        structlog.get_logger("kintsugi.api").error("ends without work that did not come to its end")
+        self._log.end()
+        os._exit(STOPPED_SHORT)
 
 
 def _check_database(settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """The service in real processes: killed, restarted, doubled and stopped."""
 
+import fcntl
 import json
 import os
 import signal
@@ -45,6 +46,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+PIPE_ROOM = 1_000
+"""Bytes that may be left in a full pipe, for a line is not parted."""
 SEARCHING = """
 import threading
 from api.service import Service
@@ -268,6 +271,18 @@ def test_a_service_whose_log_nobody_takes_answers_and_ends_as_ever(tmp_path: Pat
         client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
         assert client.post_event("llama", failed("a", 0, "w01")).generation == 1
         assert running.terminate() == 0
+
+
+def test_a_service_whose_log_nobody_reads_answers_and_ends_as_ever(tmp_path: Path):
+    with processes.service(tmp_path / "kintsugi.sqlite3", "--log-level", "debug") as running, Client(running.url) as client:
+        errors = running.process.stderr.fileno()
+        fcntl.fcntl(errors, fcntl.F_SETPIPE_SZ, 4_096)
+        client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+        for _ in range(50):
+            client.plan("llama")
+        assert client.post_event("llama", failed("a", 0, "w01")).generation == 1
+        assert running.terminate() == 0
+        assert len(os.read(errors, 65_536)) >= 4_096 - PIPE_ROOM, "it was full"
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
