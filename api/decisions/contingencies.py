@@ -220,10 +220,12 @@ class Contingencies:
             return
         generation = work.base.generation
         try:
-            self._shelf.put(work.job, generation, work.fresh)
+            has_ended = self._shelf.put(work.job, generation, work.fresh)
         except OvertakenError:
             work.stored = self._shelf.fingerprints(work.job)
-            self._shelf.put(work.job, generation, {key: work.fresh[key] for key in work.fresh.keys() - work.stored})
+            has_ended = self._shelf.put(work.job, generation, {key: work.fresh[key] for key in work.fresh.keys() - work.stored})
+        if has_ended:  # at another process, which tells nobody
+            work.following = None
         self._outage.is_over()
         with self._changed:
             work.fresh = {}

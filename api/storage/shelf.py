@@ -39,13 +39,16 @@ class Shelf:
         self._database = database
         self._planner = planner_name()
 
-    def put(self, job: str, generation: int, decided: Mapping[str, Decided]) -> None:
+    def put(self, job: str, generation: int, decided: Mapping[str, Decided]) -> bool:
         """Store decisions by fingerprint, and drop those of the job's earlier generations; of a job that has ended nothing stays.
 
         Args:
             job: id of the job.
             generation: of all these decisions.
             decided: by the fingerprint of the snapshot; none of them is stored already.
+
+        Returns:
+            Whether the job has ended.
 
         Raises:
             OvertakenError: another process stored one of them first.
@@ -68,9 +71,11 @@ class Shelf:
             connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job, CONTINGENCIES.c.generation < generation))
             if rows:
                 connection.execute(insert(CONTINGENCIES), rows)
-        if is_ended(self._database, job):  # not before: who ends a job meanwhile drops only what is there by then
+        has_ended = is_ended(self._database, job)  # not before: who ends a job meanwhile drops only what is there by then
+        if has_ended:
             with self._database.writing() as connection:
                 connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job))
+        return has_ended
 
     def find(self, job: str, fingerprint: str) -> Decided | None:
         """The decision for a snapshot, if it was made ahead."""

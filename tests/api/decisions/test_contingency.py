@@ -207,5 +207,5 @@ def test_what_is_made_of_a_job_that_another_process_ended_does_not_stay(database
         assert client.post(f"{JOB}/ending", json={"outcome": "completed"}).status_code < 300
     with closing(Database(database_url)) as database:
         decided = Decided(policy="data_rerouting", reason="why", wording=Wording(brief=b"b", account=b"a"))
-        Shelf(database).put("llama", 1, {fingerprint(base_of()): decided})
+        assert Shelf(database).put("llama", 1, {fingerprint(base_of()): decided})
     assert stored(database_url) == [0]

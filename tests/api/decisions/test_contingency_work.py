@@ -59,6 +59,20 @@ def test_single_losses_of_every_job_come_before_pairs_of_any(fork_server):
     assert "newer" in batches[2:]
 
 
+def test_of_a_job_that_ended_at_another_process_no_more_is_made_than_a_batch(fork_server):
+    class Ended(Memory):
+        def put(self, job, generation, decided):
+            super().put(job, generation, decided)
+            return True
+
+    shelf = Ended()
+    with closing(Contingencies(shelf, fork_server, pair_work=400)) as ahead:
+        ahead.submit("job", lambda: base_of(num_workers=20))
+        ahead.start()
+        assert ahead.wait_until_idle(PATIENCE)
+    assert len(shelf.jobs) == 1
+
+
 @pytest.mark.parametrize("error", [UnavailableError("no"), RuntimeError("never thought of")])
 def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error, fork_server):
     class Broken(Memory):
