@@ -74,6 +74,7 @@ class Desk:
         self.watch.forget()
         self.streams.tail.forget()
         self.heartbeats.forget()
+        self.overlays.forget()
 
     def check_wait(self, seconds: float) -> None:
         """Require a wait that the service bears.

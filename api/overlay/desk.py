@@ -28,6 +28,7 @@ class OverlayDesk:
         self.watch = Watch(scheduler.latest)
         self.monitor = Monitor(scheduler, self.post, timeout_seconds=timeout_seconds, witness=witness)
         self._turns = Turns()
+        self._times_forgotten = 0
 
     def restore(self, settings: Settings) -> None:
         """Go on from the copy of another scheduler's log, where the settings name one; before anybody is served.
@@ -48,6 +49,13 @@ class OverlayDesk:
             self.scheduler.restore(settings.overlay_log_job, (codec.loads(OverlayEntry, line) for line in lines))
         except (InvalidInputError, ConflictError, NotFoundError) as error:
             raise InvalidInputError(f"is no such log: {error}", field=SETTING, value=str(path)) from error
+
+    def forget(self) -> None:
+        """Forget what was told and heard of overlays: the database does not hold it any more."""
+        self._times_forgotten += 1
+        self.scheduler.forget()
+        self.watch.forget()
+        self.monitor.forget()
 
     async def post(self, job: str, event: OverlayEvent) -> Page:
         """Take an event down, and tell everybody once it is durable.
@@ -79,7 +87,11 @@ class OverlayDesk:
         return known if known is not None and known.overlay.generation > above else await self.page(job)
 
     async def messages(self, job: str, heartbeat_seconds: float) -> AsyncGenerator[bytes, None]:
-        """The overlay as server-sent events whenever it changes, until the service stops; never silent for longer than told."""
+        """The overlay as server-sent events whenever it changes; never silent for longer than told.
+
+        They end when the service stops, or has forgotten what it told: whoever asks again is told what is there.
+        """
+        times_forgotten = self._times_forgotten
         page: Page | None = await self.page(job)
         generation = -1
         while True:
@@ -88,7 +100,7 @@ class OverlayDesk:
             else:
                 generation, told = page.overlay.generation, page.body.decode()
                 yield format_sse_event(event="overlay", data_str=told, id=str(generation), retry=RETRY_MILLISECONDS)
-            if self.watch.is_closed:
+            if self.watch.is_closed or times_forgotten != self._times_forgotten:
                 return
             page = await self.awaited(job, generation, heartbeat_seconds)
 

@@ -93,6 +93,10 @@ class Scheduler:
         self.check_term(page.overlay, term)
         return page
 
+    def forget(self) -> None:
+        """Forget the overlays that are kept in memory."""
+        self._pages.clear()
+
     def known(self, job: str) -> Page | None:
         """The latest page of `job` that this process knows of, without a look at the database."""
         return self._pages.get(job)

@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from api.storage.continuity import Head, SetBackError
 from api.storage.store import Store
 from kintsugi.core.errors import NotFoundError, UnavailableError
-from tests.api.overlay.test_routes import OVERLAY, join
+from tests.api.overlay.test_routes import JOINED, OVERLAY, join
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.storage.test_durability import assert_whole, serving
 from tests.databases import POSTGRESQL, prepare
@@ -21,6 +21,7 @@ from tests.services import service
 
 pytestmark = pytest.mark.both_databases
 PLAN = f"{JOB}/plan"
+JOINING = {"kind": "worker_joined", "id": "joined-w02", "worker": "w02", "neighbors": ["w00"], **JOINED}
 
 
 class Archive:
@@ -238,6 +239,29 @@ def test_a_decision_that_was_read_in_the_lost_past_is_not_told_after_it(archive,
             store.decision("llama", 2)
     finally:
         store.close()
+
+
+@pytest.mark.processes
+def test_who_watches_an_overlay_that_was_set_back_is_told_so_and_who_is_in_it_is_heard(archive):
+    with past(archive):
+        pass
+    with serving(archive.url) as client:
+        join(client, "w00")
+    copy = archive.back_up()
+    with service(archive.url, "--log-level", "error") as process, httpx2.Client(base_url=process.url, timeout=60.0) as client:
+        lose(client, 1)
+        join(client, "w01", "w00")
+        assert client.post(f"{OVERLAY}/heartbeats", json={"worker": "w01", "incarnation": 1}).status_code == 200
+        with client.stream("GET", f"{OVERLAY}/stream") as stream:
+            lines = stream.iter_lines()
+            assert "event: overlay" in lines
+            archive.restore(copy)
+            assert answered(lambda: client.get(PLAN)).status_code == 200
+            assert not any(line.startswith("event:") for line in lines)  # and it ends
+        joined = answered(lambda: client.post(f"{OVERLAY}/events", json=JOINING)).json()
+        heard = answered(lambda: client.post(f"{OVERLAY}/heartbeats", json={"worker": "w02", "incarnation": 1}))
+        assert (heard.status_code, heard.json()["generation"]) == (200, joined["generation"])
+        assert client.post(f"{OVERLAY}/heartbeats", json={"worker": "w01", "incarnation": 1}).status_code == 404
 
 
 @pytest.mark.parametrize("is_as_long_again", [False, True])
