@@ -394,6 +394,32 @@ def test_a_service_that_is_away_is_told_again():
     assert requests[2]["host"] == "h00"
 
 
+def test_a_slip_of_who_tells_who_is_alive_ends_no_beats(caplog):
+    """The service would take a host for lost that lives; the log tells of each failure once, however many beats it lasts."""
+    slips = [RuntimeError("dictionary changed size during iteration"), InvalidInputError("is no name"), {"w00": 3}]
+    heard = threading.Event()
+
+    def alive():
+        told = slips.pop(0) if len(slips) > 1 else slips[0]
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    def answer(request):
+        heard.set()
+        return httpx2.Response(200, json={"generation": 4, "timeout_seconds": 9.0})
+
+    with (
+        Client("http://service", patience=AT_ONCE, transport=httpx2.MockTransport(answer)) as client,
+        HeartbeatSender(client, "llama", "h00", alive, period_seconds=0.001) as sender,
+    ):
+        assert heard.wait(30.0)
+    assert sender.refusal is None
+    assert [record.message for record in caplog.records if "who is alive" in record.message] == [
+        "who is alive cannot be told: no heartbeat is sent for h00 of job llama until it can"
+    ]
+
+
 def test_workers_that_decide_by_themselves_find_plans_and_leases(client, job):
     assert list(client.all_contingencies("llama", 7)) == []
     record = client.claim_lease("llama", 1, holder="w00", agreement="ours")

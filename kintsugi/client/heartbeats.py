@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from kintsugi.client.client import Client
+from kintsugi.client.connection import LOG
 from kintsugi.core import checks
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
@@ -25,7 +26,8 @@ class HeartbeatSender:
         client: to send with; not closed at the end. One with a patience of one attempt keeps the period best.
         job: id of the job.
         host: where the workers live.
-        alive: incarnations of the workers that are alive now, by worker; asked before every beat. Nobody: no beat.
+        alive: incarnations of the workers that are alive now, by worker; asked before every beat. Nobody: no beat. Where it
+            raises, it is asked again for the next beat, and the log tells so.
         period_seconds: from one beat to the next; a third of the job's timeout or less.
         on_refusal: called once when the service refuses, as it does with workers that it declared failed.
     """
@@ -49,6 +51,7 @@ class HeartbeatSender:
         self._on_refusal = on_refusal
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+        self._is_failure_told = False
         self.step: int | None = None
         """The optimizer update that was finished last; told with the next beat."""
         self.answer: HeartbeatAnswer | None = None
@@ -79,8 +82,22 @@ class HeartbeatSender:
                 return
             self._closed.wait(self._period_seconds)
 
+    def _who_is_alive(self) -> dict[str, int]:
+        """Nobody where that cannot be told now: a slip of the trainer's own code must not end the beats of those who live on."""
+        try:
+            alive = dict(self._alive())
+        except Exception:
+            if not self._is_failure_told:
+                LOG.exception(
+                    "who is alive cannot be told: no heartbeat is sent for %s of job %s until it can", self._host, self._job
+                )
+            self._is_failure_told = True
+            return {}
+        self._is_failure_told = False
+        return alive
+
     def _beat(self) -> None:
-        alive = dict(self._alive())
+        alive = self._who_is_alive()
         if not alive:
             return
         heartbeats = Heartbeats(
