@@ -10,13 +10,12 @@ from kintsugi.core.logs import get_logger
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from kintsugi.runtime.presence import Presence
 from kintsugi.runtime.processes import FENCE_SECONDS, WorkerHandle, WorkerMain
 from kintsugi.runtime.workers.entry import worker_main
 
 ENDED = "its process ended or stopped before it was taken in"
 """Of a worker that was to join."""
-_AWAY_SECONDS = 1.0
-"""Longer than this between two looks at the workers, and the agent itself was away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Fleet:
         self._main = main
         self._options = options
         self._log = get_logger("kintsugi.runtime")
-        self._listened_at = time.monotonic()
+        self.presence = Presence()
         self.back_at = 0.0
         """When this very process was here again, on the monotonic clock, that had been away; before anything where it never was."""
         self._num_unable = 0
@@ -47,6 +46,7 @@ class Fleet:
 
     def start(self, workers: Sequence[str]) -> None:
         """Start one process per worker; returns before they know their model."""
+        self.presence.begin()
         for worker in workers:
             self.handles[worker] = WorkerHandle(worker, self._make_job, self._options, self._main)
 
@@ -93,7 +93,7 @@ class Fleet:
         connections = {handle.connection: handle for handle in self._everybody}
         sentinels = {handle.process.sentinel: handle for handle in self._everybody}
         ready = wait([*connections, *sentinels, wake], timeout=timeout_seconds)
-        self._forgive_own_absence(timeout_seconds)
+        self._forgive_own_absence()
         ended = tuple(sentinels[item] for item in ready if isinstance(item, int))
         if wake in ready:
             wake.recv()
@@ -101,14 +101,12 @@ class Fleet:
         messages = tuple((handle, message) for handle in dict.fromkeys([*speakers, *ended]) for message in _drain(handle))
         return News(messages, ended)
 
-    def _forgive_own_absence(self, timeout_seconds: float) -> None:
+    def _forgive_own_absence(self) -> None:
         """Silence counts from now where this very process was away: paused with its workers, or starved as they were."""
-        now = time.monotonic()
-        if now - self._listened_at > timeout_seconds + _AWAY_SECONDS:
-            self.back_at = now
+        if (back_at := self.presence.back_at) > self.back_at:
+            self.back_at, now = back_at, time.monotonic()
             for handle in self._everybody:
                 handle.last_heard_at = now
-        self._listened_at = now
 
     def frozen(self, options: AgentOptions) -> list[WorkerHandle]:
         """Workers that do not act any more although their process is there.
@@ -161,6 +159,7 @@ class Fleet:
         Raises:
             ReconfigurationError: the operating system could not end some of them; all were tried.
         """
+        self.presence.close()
         if self.arrivals:
             self._log.warning("the job is over before these could join", workers=list(self.arrivals))
         self.handles |= self.arrivals

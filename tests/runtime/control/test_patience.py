@@ -2,8 +2,9 @@
 
 import os
 import signal
-import threading
+import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.patience import eventually
 from tests.runtime.jobs import tiny_gpt
+from tests.runtime.pausing import be_away
 from tests.runtime.runs import gpt_request, leaves_nothing
 
 pytestmark = pytest.mark.processes
@@ -44,6 +46,13 @@ def test_who_starts_slowly_is_not_taken_for_silent_when_another_dies():
     assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
 
 
+def resume(pids: Sequence[int], *, after_seconds: float) -> None:
+    """Let processes go on that are stopped, and this one, which is away until then, as well."""
+    script = f"sleep {after_seconds}; kill -CONT {' '.join(map(str, pids))}"
+    with subprocess.Popen(["sh", "-c", script]):
+        be_away(after_seconds)
+
+
 def test_a_job_that_was_paused_as_a_whole_goes_on():
     """As a job that is suspended and resumed: for longer than both timeouts nobody acts, the agent included."""
     paused = []
@@ -54,9 +63,7 @@ def test_a_job_that_was_paused_as_a_whole_goes_on():
             paused.extend(workers)
             for pid in workers:
                 os.kill(pid, signal.SIGSTOP)
-            resume = threading.Timer(6.0, lambda: [os.kill(pid, signal.SIGCONT) for pid in workers])
-            resume.start()
-            resume.join()
+            resume(workers, after_seconds=6.0)
 
     options = AgentOptions(heartbeat_timeout_seconds=5.0, stopped_timeout_seconds=0.5)
     with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 2), LocalDecisions(), options=options, observer=pause) as agent:
@@ -74,9 +81,7 @@ def test_so_does_one_that_is_paused_while_it_recovers():
             survivor = agent.handle("w01")
             assert eventually(survivor.is_stopped)
             paused.append(survivor.pid)
-            resume = threading.Timer(4.0, os.kill, (survivor.pid, signal.SIGCONT))
-            resume.start()
-            resume.join()
+            resume([survivor.pid], after_seconds=4.0)
 
     faults = (fail_at(1, "w00"), Fault(worker="w01", at=FaultPoint.QUIESCE, step=1, how=FaultKind.FREEZE))
     options = AgentOptions(worker=WorkerOptions(faults=faults), quiesce_timeout_seconds=1.0)
@@ -84,6 +89,22 @@ def test_so_does_one_that_is_paused_while_it_recovers():
         result = agent.run()
     assert paused
     assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
+
+
+def test_who_is_stopped_is_found_out_by_an_agent_whose_observer_takes_long_each_time():
+    """Its user's code is busy, as with a disk: that is no pause of the job, or no deadline would ever pass."""
+    turns = []
+
+    def observe(agent: Agent) -> None:
+        if "w01" in agent.alive and agent.handle("w01").is_stopped() and len(turns) < 8:
+            turns.append(agent.phase)
+            time.sleep(1.3)
+
+    options = AgentOptions(worker=WorkerOptions(faults=(fail_at(1, "w01", how=FaultKind.FREEZE),)))
+    with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 2), LocalDecisions(), options=options, observer=observe) as agent:
+        result = agent.run()
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+    assert 0 < len(turns) < 5
 
 
 @pytest.mark.parametrize("phase", [Phase.QUIESCING, Phase.PREPARING, Phase.TRAINING, Phase.COLLECTING])

@@ -1,0 +1,52 @@
+"""Whether this very process is here: time in which it was paused, as a rule with its whole job, is nobody else's silence."""
+
+import threading
+import time
+from collections.abc import Callable
+
+LOOK_SECONDS = 0.25
+"""From one look to the next, for whoever looks."""
+_AWAY_SECONDS = 1.0
+"""So much longer than that between two looks, and the process was away: paused, or starved."""
+
+
+class Presence:
+    """Finds gaps in this process's own time. Somebody has to look often: who waits by it, or a thread, from `begin` to `close`.
+
+    The thread tells a process that is away from a caller who is busy for long, as with code of the user's.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked_at = clock()
+        self._back_at = 0.0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+
+    def begin(self) -> None:
+        """Have a thread look; what was before counts for nothing."""
+        with self._lock:
+            self._looked_at = self._clock()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def back_at(self) -> float:
+        """When this process was here again that had been away; before anything where it never was. Reading it is a look."""
+        with self._lock:
+            now = self._clock()
+            if now - self._looked_at > LOOK_SECONDS + _AWAY_SECONDS:
+                self._back_at = now
+            self._looked_at = now
+            return self._back_at
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            _ = self.back_at
