@@ -7,6 +7,8 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import TypeVar
 
+from kintsugi.runtime.presence import LOOK_SECONDS, Presence
+
 T = TypeVar("T")
 
 
@@ -55,13 +57,13 @@ class Clerk:
         self._moved_at = time.monotonic()
 
     def awaits(self, answer: "Future[T]", seconds: float) -> bool:
-        """Wait for what comes of a call; False where nothing has moved for `seconds`."""
-        since = time.monotonic()
+        """Wait for what comes of a call; False where nothing has moved for `seconds` in which this process was here."""
+        since, presence = time.monotonic(), Presence()
         while not answer.done():
-            left = max(since, self._moved_at) + seconds - time.monotonic()
+            left = max(since, self._moved_at, presence.back_at) + seconds - time.monotonic()
             if left <= 0.0:
                 return False
-            wait([answer], timeout=left)
+            wait([answer], timeout=min(left, LOOK_SECONDS))
         return True
 
     def close(self, seconds: float) -> bool:

@@ -2,8 +2,14 @@
 
 import threading
 
+import pytest
+
+from kintsugi.runtime import clerk as clerks
+from kintsugi.runtime.checkpoints import writer as writers
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions
+from kintsugi.runtime.clerk import Clerk
 from kintsugi.runtime.presence import Presence
-from tests.patience import eventually
+from tests.patience import PATIENCE_SECONDS, eventually
 from tests.runtime.pausing import be_away
 
 
@@ -38,3 +44,34 @@ def test_a_process_that_does_nothing_at_all_is_away():
     be_away(1.4)
     assert presence.back_at > 0.0
     presence.close()
+
+
+class Back:
+    """Was away until just now; whoever asks lets those go on that were away as well."""
+
+    def __init__(self, goes_on: threading.Event) -> None:
+        self._goes_on = goes_on
+
+    @property
+    def back_at(self) -> float:
+        self._goes_on.set()
+        return 1e12
+
+
+def test_a_disk_has_not_been_silent_while_who_waits_for_it_was_away(monkeypatch: pytest.MonkeyPatch):
+    goes_on, clerk = threading.Event(), Clerk("clerk")
+    monkeypatch.setattr(clerks, "Presence", lambda: Back(goes_on))
+    assert clerk.asked(lambda: goes_on.wait(PATIENCE_SECONDS), 0.0)
+    assert clerk.close(PATIENCE_SECONDS)
+
+
+def test_nor_while_a_worker_was_that_waits_for_room(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    goes_on, told = threading.Event(), []
+    options = CheckpointOptions(disk_timeout_seconds=1e-9)
+    writer = writers.PartWriter(options, told.append, before_part=lambda *_: goes_on.wait(PATIENCE_SECONDS), sync=lambda: None)
+    monkeypatch.setattr(writers, "Presence", lambda: Back(goes_on))
+    for step in (1, 2):
+        writer.take(1, step, tmp_path / str(step), {"part": {}}, lambda: None)
+    writer.drain(lambda: None)
+    assert [type(one).__name__ for one in told] == ["PartWritten", "PartWritten"]
+    writer.close()

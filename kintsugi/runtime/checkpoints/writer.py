@@ -19,6 +19,7 @@ from kintsugi.runtime.checkpoints.checkpoint import FileRecord
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import Entries, SnapshotPool, write_part
 from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.presence import Presence
 
 _LOOK_SECONDS = 0.01
 """How often who waits looks whether its step was called off."""
@@ -124,16 +125,19 @@ class PartWriter:
 
     def _wait_for(self, at_most: int, require_current: Callable[[], None]) -> bool:
         """Whether no more than so many copies are in flight; False where the disk hangs."""
+        presence = Presence()
         with self._changed:
             while len(self._in_flight) > at_most:
                 require_current()
-                if self._is_hung():
+                if self._is_hung(presence.back_at):
                     return False
                 self._changed.wait(_LOOK_SECONDS)
         return True
 
-    def _is_hung(self) -> bool:
-        return bool(self._in_flight) and time.monotonic() - self._moved_at > self._options.disk_timeout_seconds
+    def _is_hung(self, back_at: float = 0.0) -> bool:
+        """Whether nothing was written for long; not while this very process was away, until `back_at`."""
+        silent_seconds = time.monotonic() - max(self._moved_at, back_at)
+        return bool(self._in_flight) and silent_seconds > self._options.disk_timeout_seconds
 
     def _tell_hung(self, attempt: int, step: int, temporary: Path) -> None:
         why = f"{temporary.parent} has not answered for {self._options.disk_timeout_seconds:g} s"

@@ -70,7 +70,7 @@ class Agent(AbstractContextManager["Agent"]):
         if is_ring:
             preload(PLANNER)
         self._fleet = Fleet(make_job, options.worker, self_governed_main if is_ring else worker_main)
-        self._decider = Decider(decisions, options.decision_timeout_seconds)
+        self._decider = Decider(decisions, options.decision_timeout_seconds, self._fleet.presence)
         self._conductor = (Overseer if is_ring else Conductor)(request, self._fleet, self._decider, options)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -193,7 +193,7 @@ class Agent(AbstractContextManager["Agent"]):
             if self._conductor.is_saving:
                 self._conductor.save()
                 self._log.info("ends with a checkpoint of the step under way; asked once more, at once", limit_seconds=limit)
-        if not self._conductor.is_saving or now - self._saving_since > limit:
+        if not self._conductor.is_saving or now - max(self._saving_since, self._fleet.back_at) > limit:
             end()
 
     def close(self, error: BaseException | None = None) -> None:

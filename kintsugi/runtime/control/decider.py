@@ -17,6 +17,7 @@ from kintsugi.core.logs import get_logger
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.runtime.control.decisions import Ahead, Awaiting, Decisions, JobRequest
+from kintsugi.runtime.presence import Presence
 
 _REPEAT_SECONDS = 0.5
 """Between two times that a source which does not answer is asked."""
@@ -27,12 +28,19 @@ _REMINDER_SECONDS = 60.0
 class Decider:
     """Calls `Decisions` in the order of the agent's words: one thread, nothing overtakes."""
 
-    def __init__(self, decisions: Decisions, timeout_seconds: float) -> None:
-        """`timeout_seconds`: how long a decision may take that the source cannot give at once, as while it restarts."""
+    def __init__(self, decisions: Decisions, timeout_seconds: float, presence: Presence | None = None) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            decisions: the source.
+            timeout_seconds: how long a decision may take that the source cannot give at once, as while it restarts.
+            presence: of this process; null where it is never away.
+        """
         self._source = decisions
         if isinstance(decisions, Awaiting):
             decisions.is_overtaken = self._has_more
         self._timeout_seconds = timeout_seconds
+        self._presence = presence
         self._is_closing = threading.Event()
         self._log = get_logger("kintsugi.runtime")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
@@ -147,21 +155,24 @@ class Decider:
             UnavailableError: the source did not answer within the time.
             KintsugiError: there is no decision.
         """
-        deadline, told_at = time.monotonic() + self._timeout_seconds, -math.inf
+        began_at, told_at = time.monotonic(), -math.inf
         while True:
             try:
                 question()
                 return time.monotonic()
             except UnavailableError as error:
                 if time.monotonic() - told_at >= _REMINDER_SECONDS:
-                    told_at, left = time.monotonic(), max(deadline - time.monotonic(), 0.0)
-                    self._log.warning(
-                        "waits for a decision", about=self._asked_about(), reason=error.message, seconds_left=round(left)
-                    )
+                    told_at, left = time.monotonic(), round(max(self._seconds_left(began_at), 0.0))
+                    self._log.warning("waits for a decision", about=self._asked_about(), reason=error.message, seconds_left=left)
                 if self._is_closing.wait(_REPEAT_SECONDS):
                     raise
-                if time.monotonic() > deadline:
+                if self._seconds_left(began_at) < 0.0:
                     raise self._waited_in_vain(error) from error
+
+    def _seconds_left(self, began_at: float) -> float:
+        """For the source to answer: anew where this very process was away meanwhile, for then nobody asked it."""
+        back_at = self._presence.back_at if self._presence is not None else began_at
+        return max(began_at, back_at) + self._timeout_seconds - time.monotonic()
 
     def _asked_about(self) -> list[str]:
         """What happened that no decision answered yet; nothing where a job begins anew."""

@@ -57,7 +57,7 @@ class Preparer:
                 "the plan restarts from a checkpoint; train with run=... to have some written", field="policy"
             )
         attempt.members = self._members(decision, attempt)
-        waited_seconds = time.monotonic() - attempt.phase_began_at
+        waited_seconds = time.monotonic() - max(attempt.phase_began_at, self.fleet.back_at)
         return waited_seconds < self.options.checkpoint_timeout_seconds and self.keeper.is_hopeful(attempt.writing)
 
     def messages(self, decision: Decision, attempt: Attempt, settlement: Settlement, applied: Plan | None) -> dict[str, Prepare]:

@@ -219,16 +219,17 @@ class Overseer:
             ReconfigurationError: nobody is left, or nothing happens any more, even over new connections.
         """
         now, options = time.monotonic(), self._options
+        still_seconds = self._seconds_since(self._moved_at)
         self._fleet.require_some_able(len(self._request.cluster.workers))
         if not self._fleet.handles:
             raise ReconfigurationError("no worker is left", field="workers", value=[])
         late = [h.worker for h in self._fleet.handles.values() if h.worker not in self._reachable]
         limit = options.start_timeout_seconds
         dismiss_unstarted(self._fleet, limit, now)
-        if self._course is None and late and now - self._moved_at > limit:
+        if self._course is None and late and still_seconds > limit:
             raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
         limit = self._patience_seconds(options.prepare_timeout_seconds)
-        if now - self._moved_at > limit:
+        if still_seconds > limit:
             self._try_again(f"nothing has happened for {limit:g} s")
 
     def _require_agreement(self) -> None:
@@ -258,6 +259,10 @@ class Overseer:
         """For anything to happen: `least` beyond many steps, and twice the time in which state moves."""
         step = max(self.progress.longest_seconds, self.decision.estimate.iteration_seconds)
         return least + _STEPS * step + 2 * self.decision.migration.makespan_seconds
+
+    def _seconds_since(self, moved_at: float) -> float:
+        """Without those in which this very process was away, paused as a rule with all its workers."""
+        return time.monotonic() - max(moved_at, self._fleet.back_at)
 
     @property
     def _generation(self) -> int:
@@ -355,7 +360,7 @@ class Overseer:
             for handle in self._cuts.cut_off(course.applied):
                 self._bury(handle, "cut off from other workers")
         elif self.phase is not Phase.COLLECTING and (
-            time.monotonic() - moved_at > self._patience_seconds(self._options.stall_timeout_seconds)
+            self._seconds_since(moved_at) > self._patience_seconds(self._options.stall_timeout_seconds)
         ):
             self._cuts.ask(course.members)
 

@@ -1,4 +1,6 @@
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -99,6 +101,18 @@ def test_what_is_waited_for_is_told_once_a_minute_and_in_the_error(request_):
     assert 0 <= waits[0]["seconds_left"] <= 1
     told = "no decision on worker_failed w01 came within 1.2 s (decision_timeout_seconds of AgentOptions): gone"
     assert (given_up.value.message, given_up.value.field) == (told, "url")
+    decider.close()
+
+
+def test_the_time_for_an_answer_begins_anew_where_this_very_process_was_away_meanwhile(request_):
+    """As where a job is paused as a whole while it asks: no service could answer then."""
+    presence = SimpleNamespace(back_at=time.monotonic() + 600.0)
+    source = Flaky([UnavailableError("gone", field="url"), None])
+    decider = Decider(source, 0.0, presence)
+    decider.start(request_)
+    decider.submit([lost("w01")])
+    assert wait_for(decider) is not None
+    assert source.calls == [["w01"], ["w01"]]
     decider.close()
 
 

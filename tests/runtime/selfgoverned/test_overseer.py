@@ -11,13 +11,14 @@ from structlog.testing import capture_logs
 
 from kintsugi.core.decision import Migration
 from kintsugi.core.errors import ReconfigurationError, StateLostError, UnavailableError
+from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.patience import Patience
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.roster import Roster
-from kintsugi.runtime.messages import Differing, StepDone
+from kintsugi.runtime.messages import Differing, Probe, StepDone
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.selfgoverned.course import first_course
 from kintsugi.runtime.selfgoverned.overseer import Overseer
@@ -95,6 +96,25 @@ def test_members_connect_anew_and_a_job_is_given_up_only_where_it_can_be_in_no_s
         with pytest.raises(ReconfigurationError, match="generation: nothing has happened for 130"):
             overseer._require_life()
         overseer.progress.take(StepDone(attempt=1, step=times, loss=0.0, seconds=0.0, at=0.0, microbatches=(1,)))
+    overseer.close()
+
+
+@pytest.mark.parametrize("decider", [LocalDecisions], indirect=True)
+def test_nothing_has_stood_still_while_the_agent_itself_was_away(decider):
+    """Nobody is asked whom it can reach, connects anew or is given up, for a pause of the whole job."""
+    overseer = Overseer(gpt_request(2, 1), Crew(), decider, AgentOptions())
+    overseer.start()
+    overseer._course = course = first_course(gpt_request(2, 1), ("w00", "w01"), decider.decisions[-1])
+    overseer.phase, asked = Phase.TRAINING, overseer._fleet.handles["w00"]
+    overseer._moved_at = overseer.progress.moved_at = time.monotonic() - 1e6
+    overseer._fleet.back_at = time.monotonic()
+    overseer._require_life()
+    overseer._mend_links(course)
+    assert asked.told == []
+    overseer._fleet.back_at = 0.0
+    overseer._require_life()
+    overseer._mend_links(course)
+    assert (asked.heard(Renew), asked.heard(Probe)) == (1, 1)
     overseer.close()
 
 
