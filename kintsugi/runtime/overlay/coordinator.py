@@ -15,6 +15,7 @@
 import os
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
@@ -37,7 +38,7 @@ from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.member import Member
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
-from kintsugi.runtime.overlay.standby import StandbyOptions
+from kintsugi.runtime.overlay.standby import LOG_FILE, StandbyOptions, require_log
 from kintsugi.runtime.overlay.succeeding import ballot_box
 from kintsugi.runtime.overlay.trained import TrainedState
 
@@ -105,8 +106,10 @@ class Coordinator:
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
         state_bytes = self.trained.state_bytes
         urls = urls_of(service)
-        if standby is not None and not urls:
-            raise InvalidInputError("needs the URL of the scheduler as service", field="standby")
+        if standby is not None:
+            if not urls:
+                raise InvalidInputError("needs the URL of the scheduler as service", field="standby")
+            require_log(Path(standby.folder) / LOG_FILE)  # else the others would lose a worker that has just joined
         scheduler = HeardScheduler(HttpScheduler(urls, job, token=token) if urls else cast("Scheduler", service))
         host = host or own_host(urls)
         identity = Identity(job=job, worker=self.worker, key=key)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kintsugi.core import checks, codec
-from kintsugi.core.errors import ConflictError, KintsugiError
+from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, cause_of
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
@@ -97,13 +97,7 @@ class LogCopy:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.last_number = self.last_term = self._num_bytes = 0
-        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-            if not line.endswith(b"\n"):
-                break
-            self._num_bytes += len(line)
-            entry = codec.loads(OverlayEntry, line)
-            self.last_number, self.last_term = entry.number, entry.term
+        self.last_number, self.last_term, self._num_bytes = _ends_at(path)
         with path.open("ab") as file:
             file.truncate(self._num_bytes)
 
@@ -127,6 +121,31 @@ class LogCopy:
         with self.path.open("w") as file:
             os.fsync(file.fileno())
         self.last_number = self.last_term = self._num_bytes = 0
+
+
+def require_log(path: Path) -> None:
+    """Require that what lies at `path`, if anything does, is a copy of a log; it is left as it is, for somebody may write there.
+
+    Raises:
+        InvalidInputError: it is none, or its disk does not give it.
+    """
+    try:
+        _ends_at(path)
+    except (KintsugiError, OSError) as error:
+        message = f"{path} is no copy of a scheduler's log ({cause_of(error)}); remove it, or name another folder"
+        raise InvalidInputError(message, field="standby.folder", value=str(path.parent)) from error
+
+
+def _ends_at(path: Path) -> tuple[int, int, int]:
+    """Number and term of the last whole line, and the bytes up to its end."""
+    number = term = num_bytes = 0
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        if not line.endswith(b"\n"):
+            break
+        num_bytes += len(line)
+        entry = codec.loads(OverlayEntry, line)
+        number, term = entry.number, entry.term
+    return number, term, num_bytes
 
 
 class Standby:

@@ -6,6 +6,7 @@ from torch import nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.overlay.coordinator import Coordinator
+from kintsugi.runtime.overlay.standby import LOG_FILE, StandbyOptions, require_log
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -18,6 +19,21 @@ def joining(**arguments: object) -> Coordinator:
 
 def schedule() -> torch.optim.lr_scheduler.LRScheduler:
     return torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1), 1)
+
+
+@pytest.mark.parametrize("content", [b"nothing\n", b'{"number": 1}\n', b"\xff\xfe\n"])
+def test_a_standby_whose_copy_of_the_log_is_damaged_is_refused_before_it_joins(tmp_path, content):
+    """What lies there stays as it is; half a line at its end, as a kill leaves it, is no damage."""
+    copy = tmp_path / LOG_FILE
+    copy.write_bytes(content)
+    with pytest.raises(InvalidInputError) as refused:
+        joining(standby=StandbyOptions(folder=tmp_path))
+    assert refused.value.field == "standby.folder"
+    assert f"{copy} is no copy of a scheduler's log" in str(refused.value)
+    assert copy.read_bytes() == content
+    copy.write_bytes(b'{"numb')
+    require_log(copy)
+    assert copy.read_bytes() == b'{"numb'
 
 
 @pytest.mark.parametrize(
