@@ -346,6 +346,10 @@ class Conductor:
         """A decision that came while the job trains: leave the step for it, unless it changes nothing for those who train."""
         try:
             planned_at = self._decider.finish()
+        except UnavailableError as error:  # nothing may happen for long that it would be asked with: somebody waits to leave
+            self._log.warning("who joined, leaves, or left without a slot is asked about once more", error=str(error))
+            self._decider.submit(())
+            return
         except KintsugiError as error:  # told again with the next events
             self._log.warning("those who joined, leave, or left without a slot, change no plan", error=str(error))
             return

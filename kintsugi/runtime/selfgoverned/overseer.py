@@ -337,6 +337,10 @@ class Overseer:
             return
         try:
             self._decider.finish()
+        except UnavailableError as error:
+            self._log.warning(f"{self._who} does not know yet what its job's workers did; it is told once more", error=str(error))
+            self._decider.submit(())
+            return
         except KintsugiError as error:  # told again with the next events
             self._log.warning(f"{self._who} comes to no plan yet for what its job's workers did, who go on", error=str(error))
             return

@@ -7,7 +7,7 @@ import pytest
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import InfeasibleError, ReconfigurationError, StateLostError
+from kintsugi.core.errors import InfeasibleError, ReconfigurationError, StateLostError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.plan import IdleWorker
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
@@ -67,6 +67,15 @@ def losing_while_another_gets_ready(ensemble: Ensemble) -> Seat:
     ensemble.lose("w01")
     ensemble.until(lambda: ensemble.conductor.phase is Phase.PREPARING)
     return last
+
+
+def test_who_leaves_is_asked_about_once_more_where_whoever_decides_was_away_for_longer_than_is_waited():
+    """Else it would stay until something else happens, which may be never."""
+    source = Noting(*(UnavailableError("gone", field="url") for _ in range(2)))
+    with Ensemble(REQUEST, source) as ensemble:
+        ensemble.conductor.drain("w01")
+        ensemble.until(lambda: "w01" not in ensemble.conductor.decision.plan.workers and ensemble.trains())
+    assert source.asked == [[(EventKind.WORKER_DRAINING, "w01")]] * 3
 
 
 def test_survivors_leave_the_step_and_go_on_under_the_next_plan():

@@ -118,6 +118,31 @@ def test_nothing_has_stood_still_while_the_agent_itself_was_away(decider):
     overseer.close()
 
 
+@pytest.mark.parametrize("decider", [Remote], indirect=True)
+def test_whoever_was_away_is_told_once_more_what_the_workers_did(decider, monkeypatch):
+    """Without another event, which may never come: it would watch over workers that are gone."""
+    request = gpt_request(2, 1)
+    overseer = Overseer(request, Fleet(tiny_gpt, WorkerOptions()), decider, AgentOptions())
+    decider.start(request)
+    decide = decider._source.after
+    answers = [UnavailableError("gone", field="url"), None]
+
+    def after(events):
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return decide(events)
+
+    monkeypatch.setattr(decider._source, "after", after)
+    monkeypatch.setattr(decider, "_timeout_seconds", 0.0)
+    decider.submit([Roster(request).failed("w01")])
+    while answers:
+        assert decider.wake.poll(120.0)
+        decider.wake.recv()
+        overseer._course = first_course(request, ("w00",), decider.decisions[-1])
+        overseer._compare()
+    overseer.close()
+
+
 @pytest.mark.parametrize(
     ("decider", "who"), [(LocalDecisions, "the agent"), (Remote, "the service")], indirect=["decider"], ids=["alone", "service"]
 )
