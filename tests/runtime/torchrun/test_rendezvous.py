@@ -22,7 +22,13 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousSettings,
+    RendezvousTimeout,
+    _BackendRendezvousStateHolder,
+    _NodeDesc,
+    _RendezvousState,
+)
 
 from kintsugi.core.resiliency import RecoveryEvent
 from kintsugi.runtime.torchrun import rendezvous_store
@@ -107,7 +113,6 @@ def test_silence_does_not_count_while_the_service_is_away():
     made, heard = _RendezvousState(), datetime.now(UTC) - timedelta(hours=1)
     made.last_heartbeats = {_NodeDesc("host", 1, 2): heard}
     content = pickle.dumps(made)
-    assert ServiceBackend(Held(content)).get_state() == (content, 1)
     backend, now = ServiceBackend(Away(content)), datetime.now(UTC)
     for earliest, latest in ((now, now + timedelta(minutes=9)), (heard, heard + timedelta(minutes=9))):
         with pytest.raises(RendezvousConnectionError):
@@ -117,6 +122,22 @@ def test_silence_does_not_count_while_the_service_is_away():
         assert all(earliest < last < latest for last in pickle.loads(given).last_heartbeats.values())
         assert backend.get_state() == (content, 1)
         backend._keys = Away(content)
+
+
+def test_who_comes_right_after_the_service_was_away_takes_nobody_for_dead():
+    """All that train were silent for as long; torch would have them gone, and a round of at least one complete without them."""
+    node, made = _NodeDesc("host", 1, 2), _RendezvousState()
+    made.complete, made.participants, made.last_heartbeats = True, {node: 0}, {node: datetime.now(UTC) - timedelta(minutes=1)}
+    content = pickle.dumps(made)
+    backend = ServiceBackend(Held(content))
+    settings = RendezvousSettings("run", 1, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
+    holder = _BackendRendezvousStateHolder(backend, settings, cache_duration=0)
+    holder.sync()
+    assert holder.state.complete
+    assert holder.state.participants == {node: 0}
+    assert backend.get_state() == (content, 1), "it knows from then on how long the service was away"
+    holder.sync()
+    assert holder.state.participants == {}
 
 
 class Calling:
@@ -146,6 +167,7 @@ def test_all_that_torch_puts_into_a_state_is_read_back():
     made.round, made.complete, made.deadline, made.closed = 3, True, now, True
     made.participants, made.wait_list, made.redundancy_list, made.last_heartbeats = {node: 0}, {node}, {node}, {node: now}
     backend = ServiceBackend(Held(pickle.dumps(made)))
+    backend.get_state()
     content, _ = backend.get_state()
     assert vars(backend.state) == vars(pickle.loads(content)) == vars(made)
 
