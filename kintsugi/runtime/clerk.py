@@ -60,7 +60,7 @@ class Clerk:
         """Wait for what comes of a call; False where nothing has moved for `seconds` in which this process was here."""
         since, presence = time.monotonic(), Presence()
         while not answer.done():
-            left = max(since, self._moved_at, presence.back_at) + seconds - time.monotonic()
+            left = presence.left_seconds(max(since, self._moved_at), seconds)
             if left <= 0.0:
                 return False
             wait([answer], timeout=min(left, LOOK_SECONDS))

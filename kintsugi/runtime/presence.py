@@ -23,18 +23,19 @@ class Presence:
         self._looked_at = clock()
         self._back_at = 0.0
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """Have a thread look; what was before counts for nothing."""
         with self._lock:
             self._looked_at = self._clock()
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
 
     @property
@@ -46,6 +47,10 @@ class Presence:
                 self._back_at = now
             self._looked_at = now
             return self._back_at
+
+    def left_seconds(self, began_at: float, seconds: float) -> float:
+        """Of a wait that began then; 0 or less once it is over. It begins anew where this process was away meanwhile."""
+        return max(began_at, self.back_at) + seconds - self._clock()
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):

@@ -8,6 +8,9 @@ from kintsugi.runtime import clerk as clerks
 from kintsugi.runtime.checkpoints import writer as writers
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.overlay import inbox as inboxes
+from kintsugi.runtime.overlay.inbox import Inbox, Pass, Phase
+from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.presence import Presence
 from tests.patience import PATIENCE_SECONDS, eventually
 from tests.runtime.pausing import be_away
@@ -22,6 +25,8 @@ def test_a_gap_between_two_looks_is_an_absence_that_ends_with_the_second():
     for later, back_at in ((103.7, 103.7), (104.9, 103.7), (200.0, 200.0), (200.1, 200.0)):
         now[0] = later
         assert presence.back_at == back_at
+    assert presence.left_seconds(100.0, 5.0) == pytest.approx(4.9)
+    assert presence.left_seconds(200.05, 5.0) == pytest.approx(4.95)
     presence.close()
 
 
@@ -57,12 +62,31 @@ class Back:
         self._goes_on.set()
         return 1e12
 
+    def left_seconds(self, began_at: float, seconds: float) -> float:
+        return self.back_at + seconds - began_at
+
 
 def test_a_disk_has_not_been_silent_while_who_waits_for_it_was_away(monkeypatch: pytest.MonkeyPatch):
     goes_on, clerk = threading.Event(), Clerk("clerk")
     monkeypatch.setattr(clerks, "Presence", lambda: Back(goes_on))
     assert clerk.asked(lambda: goes_on.wait(PATIENCE_SECONDS), 0.0)
     assert clerk.close(PATIENCE_SECONDS)
+
+
+def test_nor_have_neighbours_while_a_worker_was_that_reduces_with_them(monkeypatch: pytest.MonkeyPatch):
+    goes_on, key = threading.Event(), Pass(0, Phase.REDUCE, 1)
+    inbox = Inbox(lambda *_: None)
+    message = Message(Channel.REDUCTION, "gradient", {"pass": key.stamp()})
+    sends = threading.Thread(target=lambda: goes_on.wait(PATIENCE_SECONDS) and inbox.put("w01", message))
+    sends.start()
+    monkeypatch.setattr(inboxes, "Presence", lambda: Back(goes_on))
+    assert inbox.take(key, 0.0) == ("w01", message)
+    sends.join()
+    goes_on.clear()
+    restarts = threading.Thread(target=lambda: goes_on.wait(PATIENCE_SECONDS) and inbox.restart(1))
+    restarts.start()
+    assert inbox.await_restart(0, 0.0)
+    restarts.join()
 
 
 def test_nor_while_a_worker_was_that_waits_for_room(monkeypatch: pytest.MonkeyPatch, tmp_path):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kintsugi.core.errors import CommunicationError, UnavailableError
 from kintsugi.runtime.overlay.messages import Message
+from kintsugi.runtime.presence import LOOK_SECONDS, Presence
 
 
 class Phase(IntEnum):
@@ -74,15 +75,14 @@ class Inbox:
             CalledOffError: the overlay has restarted its reductions since, or the inbox is closed.
             UnavailableError: nothing came in time.
         """
-        deadline = time.monotonic() + timeout_seconds
         with self._changed:
             self._advance(key)
-            while not (queue := self._arrived.get(key)):
-                self._check(key.restarts)
-                if not self._changed.wait(max(deadline - time.monotonic(), 0.0)) and time.monotonic() >= deadline:
-                    raise UnavailableError(f"nothing came for {timeout_seconds:g} s", field="reduction", value=key.round)
+            if not self._await(lambda: key in self._arrived or self._is_over(key.restarts), timeout_seconds):
+                raise UnavailableError(f"nothing came for {timeout_seconds:g} s", field="reduction", value=key.round)
             self._check(key.restarts)
-            worker, message = queue.popleft()
+            worker, message = self._arrived[key].popleft()
+            if not self._arrived[key]:
+                del self._arrived[key]
         self._on_taken(worker, message.num_bytes)
         return worker, message
 
@@ -99,7 +99,7 @@ class Inbox:
             CalledOffError: the inbox is closed.
         """
         with self._changed:
-            told = self._changed.wait_for(lambda: self._is_closed or self._restarts > restarts, timeout_seconds)
+            told = self._await(lambda: self._is_over(restarts), timeout_seconds)
             self._check(self._restarts)
             return told
 
@@ -126,6 +126,19 @@ class Inbox:
             for early in [one for one in self._arrived if one < key]:
                 for worker, message in self._arrived.pop(early):
                     self._on_taken(worker, message.num_bytes)
+
+    def _await(self, is_there: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Whether something comes to be within the time, in which this process is here: the others may be paused as it is."""
+        began_at, presence = time.monotonic(), Presence()
+        while not is_there():
+            left = presence.left_seconds(began_at, timeout_seconds)
+            if left <= 0.0:
+                return False
+            self._changed.wait(min(left, LOOK_SECONDS))
+        return True
+
+    def _is_over(self, restarts: int) -> bool:
+        return self._is_closed or self._restarts > restarts
 
     def _check(self, restarts: int) -> None:
         if self._is_closed:
