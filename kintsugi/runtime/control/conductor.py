@@ -294,7 +294,8 @@ class Conductor:
             return True
         if not isinstance(error, StateLostError):
             return self._refuse_joining(error)
-        if self._applied is not None and (self.progress.losses or settlement.start_step > 0):
+        trained = max(self.progress.next_step, settlement.start_step) > self._preparer.begun_step
+        if self._applied is not None and trained:
             return False
         self._applied = None
         self._decider.start_over(self._roster.restart(self._fleet.handles))  # from the seed, or where an earlier life had come to

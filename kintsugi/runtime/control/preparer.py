@@ -42,6 +42,11 @@ class Preparer:
         """See what an earlier life of the job left."""
         self._found = self.keeper.begin()
 
+    @property
+    def begun_step(self) -> int:
+        """Which step this life of the job began with: before any of its own is trained no state can be lost."""
+        return self._found.step if self._found is not None else 0
+
     def awaits_checkpoint(self, decision: Decision, attempt: Attempt) -> bool:
         """Whether the attempt goes on from a checkpoint, and a newer one than the last is about to be whole.
 

@@ -54,7 +54,7 @@ def restoration(
     """
     if distrusted:
         return _from_checkpoint(replace(decision, migration=Migration()), settlement, keeper.newest(), layers=distrusted)
-    if applied is None and found is not None and settlement.start_step == 0:
+    if applied is None and found is not None and settlement.start_step in (0, found.step):
         return Restoration(replace(decision, migration=Migration()), Settlement(None, found.step), _all(found, decision.plan))
     if applied is None or applied == decision.plan:
         return Restoration(decision, settlement)

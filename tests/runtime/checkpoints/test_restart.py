@@ -103,6 +103,26 @@ def test_every_failure_in_a_step_is_audited(tmp_path):
     proven(tmp_path)
 
 
+@pytest.mark.parametrize("policy", [Policy.DYNAMIC_PARALLELISM, Policy.DATA_REROUTING])
+def test_before_its_first_step_a_later_life_loses_nothing_either_whatever_the_policy(tmp_path, policy):
+    """All begin anew from what the earlier life left, as those of a first life do from the seed."""
+    request = restartable(1, 2)
+    request = replace(request, settings=replace(request.settings, policy=policy))
+    recorded(tmp_path, request, num_steps=4)
+    result = recorded(tmp_path, request, fail_at(4, "w00", "backward"))
+    assert_same(result, reference())
+    assert [decision.policy for decision in result.decisions] == [Policy.FAULT_FREE, Policy.FAULT_FREE]
+    proven(tmp_path)
+
+
+def test_what_a_later_life_has_trained_is_lost_with_its_only_holder_where_the_policy_goes_back_to_no_checkpoint(tmp_path):
+    request = restartable(1, 2)
+    request = replace(request, settings=replace(request.settings, policy=Policy.DYNAMIC_PARALLELISM))
+    recorded(tmp_path, request, num_steps=4)
+    with pytest.raises(StateLostError):
+        recorded(tmp_path, request, fail_at(5, "w00", "backward"))
+
+
 def test_only_lost_layers_are_read_where_survivors_hold_the_step_of_the_checkpoint(tmp_path):
     blocking = CheckpointOptions(every_steps=2, strategy=Strategy.BLOCKING)
     result = recorded(tmp_path, restartable(1, 3), fail_at(4, "w01", "step"), checkpoints=blocking)
