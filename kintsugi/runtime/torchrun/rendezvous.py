@@ -97,12 +97,12 @@ class ServiceBackend(RendezvousBackend):
     def _taken(self, found: Value) -> tuple[bytes, int]:
         """A state as torch is to have it: nobody is silent for as long as the service was away.
 
-        Who is new does not know whether it was until now, so nobody has been silent for it: else it would have all others gone,
-        who train on, and go on alone under their name.
+        Who is new does not know whether it was until now, so nobody of a complete round has been silent for it: else it would
+        have all others gone, who train on, and go on alone under their name. A round that is not has those join again who live.
         """
         self.state = _opened(found.content)
         before, self._answered_at = self._answered_at, time.monotonic()
-        was_away, self._was_away = self._was_away or before is None, False
+        was_away, self._was_away = self._was_away or (before is None and self.state.complete), False
         if not was_away:
             return found.content, found.version
         now, away = datetime.now(UTC), timedelta(seconds=self._answered_at - before) if before is not None else None

@@ -113,6 +113,7 @@ def test_silence_does_not_count_while_the_service_is_away():
     made, heard = _RendezvousState(), datetime.now(UTC) - timedelta(hours=1)
     made.last_heartbeats = {_NodeDesc("host", 1, 2): heard}
     content = pickle.dumps(made)
+    assert ServiceBackend(Held(content)).get_state() == (content, 1)
     backend, now = ServiceBackend(Away(content)), datetime.now(UTC)
     for earliest, latest in ((now, now + timedelta(minutes=9)), (heard, heard + timedelta(minutes=9))):
         with pytest.raises(RendezvousConnectionError):
@@ -124,20 +125,19 @@ def test_silence_does_not_count_while_the_service_is_away():
         backend._keys = Away(content)
 
 
-def test_who_comes_right_after_the_service_was_away_takes_nobody_for_dead():
-    """All that train were silent for as long; torch would have them gone, and a round of at least one complete without them."""
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_who_comes_right_after_the_service_was_away_takes_none_of_a_complete_round_for_dead(is_complete):
+    """All that train were silent for as long. Of a round that is not complete, the own last life would make one of two."""
     node, made = _NodeDesc("host", 1, 2), _RendezvousState()
-    made.complete, made.participants, made.last_heartbeats = True, {node: 0}, {node: datetime.now(UTC) - timedelta(minutes=1)}
-    content = pickle.dumps(made)
-    backend = ServiceBackend(Held(content))
+    made.complete, made.participants = is_complete, {node: 0}
+    made.last_heartbeats = {node: datetime.now(UTC) - timedelta(minutes=1)}
+    backend = ServiceBackend(Held(pickle.dumps(made)))
     settings = RendezvousSettings("run", 1, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
     holder = _BackendRendezvousStateHolder(backend, settings, cache_duration=0)
     holder.sync()
-    assert holder.state.complete
-    assert holder.state.participants == {node: 0}
-    assert backend.get_state() == (content, 1), "it knows from then on how long the service was away"
+    assert holder.state.participants == ({node: 0} if is_complete else {})
     holder.sync()
-    assert holder.state.participants == {}
+    assert holder.state.participants == {}, "it knows from then on how long the service was away"
 
 
 class Calling:
