@@ -10,7 +10,7 @@ from estimator.layers import StageTimes
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
-from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
+from planner.arranging.pace import Pace, busiest_seconds, by_speed, level_seconds, together
 from planner.arranging.request import Request
 from planner.arranging.stepping import Kind
 from planner.batches import distribute, exchanged
@@ -34,8 +34,9 @@ Likeness = tuple[tuple[WorkerKind, ...], tuple[LinkCost, ...]]
 class Timing:
     """Times lanes; those that are alike are timed once, whatever their workers are called."""
 
-    def __init__(self, request: Request, schedule: Schedule) -> None:
+    def __init__(self, request: Request, schedule: Schedule, *, reduction_link: LinkCost | None = None) -> None:
         self._costs, self._schedule = request.costs, schedule
+        self._reduction_link = reduction_link
         self._num_microbatches = request.settings.num_microbatches
         self._links = Links(request.workers, request.costs)
         self._kinds = dict(zip(request.workers, request.kinds, strict=True))
@@ -64,6 +65,12 @@ class Timing:
         if alike not in self._seconds:
             self._seconds[alike] = self._about([self._alike[number] for number in alike])
         return self._seconds[alike]
+
+    def level_seconds(self, lanes: Lanes) -> float:
+        """About when all pipelines would be through at once if micro-batches could be divided; infinite where some do not fit."""
+        if len(self._known) > self._most_known or (paces := self._paces(lanes)) is None:
+            return math.inf
+        return max(level_seconds(paces, self._num_microbatches), *(pace.seconds_for(1) for pace in paces))
 
     def shares(self, lanes: Lanes) -> tuple[int, ...]:
         """Micro-batches of each lane, so that all are through together."""
@@ -164,7 +171,7 @@ class Timing:
 
     def _tail(self, dp: int) -> Floats:
         if dp not in self._tails:
-            self._tails[dp] = tail_seconds(self._costs.profile, self._links.pacing(dp), dp)
+            self._tails[dp] = tail_seconds(self._costs.profile, self._reduction_link or self._links.pacing(dp), dp)
         return self._tails[dp]
 
     def _partitioner(self, dp: int) -> Partitioner:

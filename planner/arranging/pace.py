@@ -42,6 +42,13 @@ def by_speed(speeds: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
     return tuple(max(1, round(num_microbatches * speed / whole)) for speed in speeds)
 
 
+def level_seconds(paces: Sequence[Pace], num_microbatches: int) -> float:
+    """When all pipelines would be through at once if micro-batches could be divided."""
+    at_once = sum(1 / pace.busiest_seconds for pace in paces)
+    begun = sum(pace.seconds / pace.busiest_seconds - pace.num_microbatches for pace in paces)
+    return (num_microbatches + begun) / at_once
+
+
 def together(paces: Sequence[Pace], num_microbatches: int) -> tuple[int, ...]:
     """Micro-batches of pipelines so that the last is through as early as possible. Shape [pipelines]."""
     alike: dict[Pace, list[int]] = {}

@@ -4,13 +4,14 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from heapq import nsmallest
 from itertools import islice, pairwise
+from operator import itemgetter
 
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Stage
 from planner.arranging.degrees import degrees
+from planner.arranging.descending import Descent
 from planner.arranging.lanes import Lanes, Timing, changes, distinct_changes
 from planner.arranging.request import Request
 from planner.arranging.search import FEW
@@ -26,6 +27,12 @@ MOST_TRIED = 6
 
 MOST_NAMED = 2
 """So many of the ways to name the workers of a change are tried."""
+
+MOST_DESCENDED = 2
+"""Numbers of pipelines within racks that are bettered by their times alone."""
+
+MOST_GAIN = 0.1
+"""By what share pipelines may be worth less than others are in the end to be bettered by their times alone, too."""
 
 LEAST_GAIN = 1e-9
 """By what share goodput must grow at least: less is rounding."""
@@ -64,6 +71,13 @@ def is_worth_refining_last(request: Request, iteration_seconds: float, least_sec
     return is_in_reach and bool(links) and is_doubtful(iteration_seconds, least_seconds)
 
 
+def is_descended(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
+    """Whether pipelines within racks are bettered by their times alone, beside a plan of such a step: a first one."""
+    is_first, is_in_reach = request.holdings.plan is None, len(request.workers) <= FEW
+    is_possible = is_first and is_in_reach and not request.settings.schedule.is_interleaved
+    return is_possible and bool(request.costs.cluster.links) and is_doubtful(iteration_seconds, least_seconds)
+
+
 def _is_possible(request: Request) -> bool:
     return len(request.workers) <= MOST_WORKERS and not request.settings.schedule.is_interleaved
 
@@ -98,6 +112,41 @@ class Refinery:
                     break
         return plan
 
+    def descended(self, plan: Plan, below_seconds: float, worth_above: Callable[[Plan, float], float | None]) -> Plan | None:
+        """The best plan of pipelines within racks whose workers are changed by their times as long as it is worth more.
+
+        Of all numbers of pipelines that promise a step below a time those are changed that are worth most as they are, one for
+        each rack among them. None where there is none.
+
+        Args:
+            plan: that is known; replicas of no more layers are left within one host or failure domain.
+            below_seconds: that pipelines may be through before, as if micro-batches could be divided.
+            worth_above: what a plan is worth; None where that is not above an amount.
+        """
+        descent = Descent(self._request, self._allowed)
+
+        def valued(lanes: Lanes, least: float) -> tuple[float, Plan] | None:
+            option = plan_of(self._request, descent.timing(lanes), lanes)
+            if option is None or self._exposure(option) > self._exposure(plan):
+                return None
+            worth = worth_above(option, least)
+            return None if worth is None else (worth, option)
+
+        def last(lanes: Lanes, known: tuple[float, Plan]) -> tuple[float, Plan]:
+            for changed in descent.descending(lanes):
+                if (better := valued(changed, known[0])) is None:
+                    break
+                known = better
+            return known
+
+        starts = [(lanes, found) for lanes in descent.promising(below_seconds) if (found := valued(lanes, 0.0))]
+        starts.sort(key=lambda start: (len(start[0]) != descent.num_sides, -start[1][0]))
+        ends: list[tuple[float, Plan]] = []
+        for lanes, known in starts[:MOST_DESCENDED]:
+            if all(known[0] > end[0] * (1 - MOST_GAIN) for end in ends):
+                ends.append(last(lanes, known))
+        return max(ends, key=itemgetter(0))[1] if ends else None
+
     @cached_property
     def _timing(self) -> Timing:
         return Timing(self._request, self._request.settings.schedule)
@@ -108,7 +157,7 @@ class Refinery:
         idle = [worker for worker in self._request.workers if worker not in set(plan.workers)]
         promising = self._promising_kinds if self._costs.cluster.has_equal_links else self._promising
         for option in islice(promising(lanes, idle, goodput), MOST_TRIED):
-            if (changed := self._plan(plan, option)) is not None:
+            if (changed := plan_of(self._request, self._timing, option)) is not None:
                 yield changed
 
     def _promising(self, lanes: Lanes, idle: Sequence[str], _: float) -> Iterator[Lanes]:
@@ -147,27 +196,33 @@ class Refinery:
     def _is_allowed(self, lanes: Lanes) -> bool:
         return len(lanes) in self._allowed.dp and all(len(lane) in self._allowed.pp for lane in lanes)
 
-    def _plan(self, plan: Plan, lanes: Lanes) -> Plan | None:
-        """The plan with other lanes; None where some lane's memory holds no share with which all are through together."""
-        shares = self._timing.shares(lanes)
-        cuts = [self._timing.cuts(len(lanes), lane, share) for lane, share in zip(lanes, shares, strict=True)]
-        if not all(cuts):
-            return None
-        order = sorted(range(len(lanes)), key=lambda k: (-len(lanes[k]), -shares[k], self._costs.cluster.order[lanes[k][0]]))
-        pipelines = tuple(
-            Pipeline(
-                num_microbatches=shares[k],
-                stages=tuple(
-                    Stage(layer_start=a, layer_stop=b, worker=worker)
-                    for worker, (a, b) in zip(lanes[k], pairwise(cuts[k]), strict=True)
-                ),
-            )
-            for k in order
+
+def plan_of(request: Request, timing: Timing, lanes: Lanes) -> Plan | None:
+    """The plan of certain lanes; None where some lane's memory holds no share with which all are through together."""
+    costs, shares = request.costs, timing.shares(lanes)
+    cuts = [timing.cuts(len(lanes), lane, share) for lane, share in zip(lanes, shares, strict=True)]
+    if not all(cuts):
+        return None
+    order = sorted(range(len(lanes)), key=lambda k: (-len(lanes[k]), -shares[k], costs.cluster.order[lanes[k][0]]))
+    pipelines = tuple(
+        Pipeline(
+            num_microbatches=shares[k],
+            stages=tuple(
+                Stage(layer_start=a, layer_stop=b, worker=worker)
+                for worker, (a, b) in zip(lanes[k], pairwise(cuts[k]), strict=True)
+            ),
         )
-        used = {worker for lane in lanes for worker in lane}
-        idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in self._request.workers if worker not in used)
-        changed = replace(plan, pipelines=pipelines, idle_workers=idle, rounds=())
-        return changed.amended(rounds=fastest_rounds(changed, self._costs))
+        for k in order
+    )
+    used = {worker for lane in lanes for worker in lane}
+    plan = Plan(
+        generation=request.generation,
+        policy=request.policy,
+        schedule=request.settings.schedule,
+        pipelines=pipelines,
+        idle_workers=tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in request.workers if worker not in used),
+    )
+    return plan.amended(rounds=fastest_rounds(plan, costs))
 
 
 def _key(lanes: Lanes) -> Lanes:

@@ -39,7 +39,7 @@ def ways(sides: Sequence[Kinds], dp: int, lengths: range) -> Iterator[tuple[Seat
     if not has_ways(sides):
         return
     seen = set[tuple[Seats, ...]]()
-    for way in (*_by_stages(sides, dp, lengths), *_by_pipelines(sides, dp, lengths)):
+    for way in (*_by_stages(sides, dp, lengths), *by_pipelines(sides, dp, lengths)):
         if way not in seen:
             seen.add(way)
             yield way
@@ -94,7 +94,7 @@ def _rounds(side: int, kinds: Kinds, size: int) -> list[Seats]:
     return [seats[start : start + size] for start in range(0, len(seats) - size + 1, size)]
 
 
-def _by_pipelines(sides: Sequence[Kinds], dp: int, lengths: range) -> Iterator[tuple[Seats, ...]]:
+def by_pipelines(sides: Sequence[Kinds], dp: int, lengths: range) -> Iterator[tuple[Seats, ...]]:
     """As many pipelines on each side as its speed is worth, and as many on each; also without the slower sides."""
     speeds = [sum(kind.speed_ratio for kind in kinds) for kinds in sides]
     order = sorted(range(len(sides)), key=lambda side: -speeds[side])

@@ -18,7 +18,7 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
-from planner.arranging.refining import Refinery, is_refined, is_worth_refining, is_worth_refining_last
+from planner.arranging.refining import Refinery, is_descended, is_refined, is_worth_refining, is_worth_refining_last
 from planner.arranging.request import AnySearch, Request, Sided, counted_alike, search_for
 from planner.arranging.search import FEW
 from planner.arranging.sided import are_apart
@@ -122,11 +122,16 @@ def _side_by_side(request: Request) -> Found:
         InfeasibleError: nothing fits the ranges.
         NothingFitsError: nothing fits memory.
     """
-    search = partial(shortened, search=_under_schedule)
     if not (is_refined(request) and request.costs.cluster.links):
-        return _refined_last(request, around_slow_links(request, search))
+
+        def on_all(asked: Request) -> Found:
+            found = _under_schedule(asked)
+            return _within_racks(request, found) if asked is request else found
+
+        return _refined_last(request, around_slow_links(request, partial(shortened, search=on_all)))
     started = clock()
-    found = around_slow_links(replace(request, sided=Sided.NOT), search)
+    found = around_slow_links(replace(request, sided=Sided.NOT), partial(shortened, search=_under_schedule))
+    found = _within_racks(request, found)
     if not are_apart(request):
         return found
     with suppress(NothingFitsError):
@@ -134,6 +139,21 @@ def _side_by_side(request: Request) -> Found:
         other = shortened(replace(request, least_worth=_worth(request, found), sided=Sided.ALONE), beside)
         found = max(found, other.beside(found), key=partial(_worth, request))
     return found.after(clock() - started)
+
+
+def _within_racks(request: Request, found: Found) -> Found:
+    """The plan, or a better one of pipelines within racks, where a first plan's step may be shorter than it is."""
+    least, started = found.search.lower_bound_seconds, clock()
+    if not is_descended(request, found.estimate.iteration_seconds, least):
+        return found
+    below, best = found.estimate.iteration_seconds * (1 + BETTERED), found
+    descended = Refinery(request).descended(found.plan, below, partial(_worth_above, request))
+    if descended is not None and _worth(request, other := _found(request, descended)) > _worth(request, found):
+        known = found if is_refined(request) else _refined(Refinery(request), request, found)
+        best = max(known, _refined(Refinery(request), request, other), key=partial(_worth, request))
+    seconds = best.estimate.iteration_seconds
+    search = replace(found.search, elapsed_seconds=found.search.elapsed_seconds + clock() - started)
+    return replace(best, search=search.bounded(min(least, seconds), seconds))
 
 
 def _refined_last(request: Request, found: Found) -> Found:

@@ -197,6 +197,22 @@ def test_another_worker_of_a_rack_with_slow_ones_never_lengthens_a_first_plans_s
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
 
 
+@pytest.mark.parametrize(("counts", "most_seconds"), [((17, 18, 19, 20, 21), 1.03), ((29, 30, 31), 0.72)])
+def test_pipelines_within_racks_are_split_and_put_in_order_for_reductions_from_rack_to_rack(counts, most_seconds):
+    """Every second worker is slow, and no rack is a multiple of another: 15 percent more before they were looked for."""
+    profile, steps = codec.load(Profile, MODELS / "gpt2-medium.a100-80g.json"), []
+    for count in counts:
+        uniform = on_racks(count, 3, 2)
+        workers = [replace(own, speed_ratio=0.5 if number % 2 else 1.0) for number, own in enumerate(uniform.workers)]
+        asked = snapshot_of(profile, uniform.with_workers(tuple(workers)), 64)
+        decision = replan(asked)
+        assert violations(asked, decision) == ()
+        assert decision.survivable.hosts >= 1
+        steps.append(decision.estimate.iteration_seconds)
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
+    assert steps[0] <= most_seconds
+
+
 @pytest.mark.parametrize("count", [8, 9])
 def test_arrangements_by_sides_of_slow_links_take_no_plan_away_that_is_bettered_worker_by_worker(monkeypatch, count):
     profile = codec.load(Profile, MODELS / "gpt2-medium.a100-80g.json")
@@ -220,6 +236,7 @@ def test_the_best_plan_over_links_that_differ_is_bettered_worker_by_worker_in_la
     profile, uniform = codec.load(Profile, MODELS / f"{name}.json"), on_racks(count, 3, 2)
     workers = [replace(own, speed_ratio=0.5 if is_slow(number) else 1.0) for number, own in enumerate(uniform.workers)]
     asked = snapshot_of(profile, uniform.with_workers(tuple(workers)), 64)
+    monkeypatch.setattr(Refinery, "descended", lambda *_: None)
     decision = replan(asked)
     assert violations(asked, decision) == ()
     assert decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds
