@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InfeasibleError, InvalidInputError
 from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
 from kintsugi.core.reliability import FailureRecord
@@ -42,6 +42,18 @@ class Ranges:
             raise InvalidInputError(message, field="min_dp", value=self.min_dp)
         if self.min_pp > num_layers:
             raise InvalidInputError(f"is more stages than the model has layers ({num_layers})", field="min_pp", value=self.min_pp)
+
+    def require_workers(self, num_workers: int) -> None:
+        """Require that there are workers for the least degrees.
+
+        Raises:
+            InfeasibleError: there are too few.
+        """
+        needed = self.min_dp * self.min_pp
+        if needed > num_workers:
+            asked = f"min_dp {self.min_dp} and min_pp {self.min_pp}"
+            message = f"{needed} are needed for {asked}, {num_workers} are there; add some, or lower either"
+            raise InfeasibleError(message, field="workers", value=num_workers)
 
     def allow(self, dp: int, pp: int) -> bool:
         """Whether a grid of `dp` pipelines with `pp` workers each lies within them."""

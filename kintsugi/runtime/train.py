@@ -142,9 +142,7 @@ def train(
     )
     job = _job_of(make_job)
     ranges_said = ranges or Ranges()
-    for least, known_as in ((Ranges(min_dp=dp or 1, min_pp=pp or 1), _AS_DEGREES), (ranges_said, _AS_RANGES)):
-        with told_as(known_as):
-            least.require_carried_out(len(job.layers), job.num_microbatches)
+    _require_carried_out(job, dp, pp, ranges_said, len(cluster.workers))
     require_device(job.device)
     if profile is not None:
         require_profile_of(job, profile)
@@ -196,6 +194,20 @@ def train(
             request = replace(request, name=begun.unused(request.name))
             _bury(client, begun, _name_in(name, life - 1) if life > 1 else None, request.name)
         return _run(make_job, request, ServiceDecisions(client, begun), options, observer)
+
+
+def _require_carried_out(job: TrainingJob, dp: int | None, pp: int | None, ranges: Ranges, num_workers: int) -> None:
+    """Require that the job has enough of what the degrees of its first plan, and of later ones, need.
+
+    Raises:
+        InvalidInputError: it has too few layers or micro-batches.
+        InfeasibleError: it has too few workers.
+    """
+    for least, known_as in ((Ranges(min_dp=dp or 1, min_pp=pp or 1), _AS_DEGREES), (ranges, _AS_RANGES)):
+        with told_as(known_as):
+            least.require_carried_out(len(job.layers), job.num_microbatches)
+    if dp is None and pp is None:  # else the first plan has these, and joiners may make those of the ranges possible
+        ranges.require_workers(num_workers)
 
 
 def _require_answer(client: Client | None, name: str) -> None:

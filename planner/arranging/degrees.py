@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 
 PER_OCTAVE = 6
@@ -27,11 +26,7 @@ def degrees(ranges: Ranges, num_workers: int, num_layers: int, num_microbatches:
         InfeasibleError: there are too few workers or layers for the ranges.
     """
     ranges.require_carried_out(num_layers, num_microbatches)
-    needed = ranges.min_dp * ranges.min_pp
-    if needed > num_workers:
-        asked = f"min_dp {ranges.min_dp} and min_pp {ranges.min_pp}"
-        message = f"{needed} are needed for {asked}, {num_workers} are there; add some, or lower either"
-        raise InfeasibleError(message, field="workers", value=num_workers)
+    ranges.require_workers(num_workers)
     max_dp = min(ranges.max_dp or num_workers, num_workers // ranges.min_pp, num_microbatches)
     max_pp = min(ranges.max_pp or num_workers, num_workers, num_layers)
     return Degrees(dp=range(ranges.min_dp, max_dp + 1), pp=range(ranges.min_pp, max_pp + 1))

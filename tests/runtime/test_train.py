@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.core.errors import InfeasibleError, InvalidInputError, UnavailableError
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import Ranges
 from kintsugi.core.profile import LinkCost, Network, Profile
@@ -160,6 +160,12 @@ def test_degrees_that_the_job_has_not_enough_for_are_refused_before_anything_is_
     monkeypatch.setattr(training, "_measured", lambda *_: pytest.fail("it is measured"))
     with refuses(field, value):
         train(make_job, workers=20, **said)
+
+
+def test_ranges_that_there_are_too_few_workers_for_are_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(training, "_measured", lambda *_: pytest.fail("it is measured"))
+    with pytest.raises(InfeasibleError, match="workers: 12 are needed for min_dp 3 and min_pp 4, 11 are there; add some, or lower"):
+        train(tiny_gpt, workers=11, ranges=Ranges(min_dp=3, min_pp=4))
 
 
 @pytest.mark.parametrize(
