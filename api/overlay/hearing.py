@@ -1,6 +1,5 @@
 """Signs of life of one overlay's workers in memory: who was heard when, by a monotonic clock, and who fell silent."""
 
-import math
 from dataclasses import dataclass, field
 
 from api.texts import as_name
@@ -80,7 +79,7 @@ class Hearing:
         """What was heard of everybody, in the overlay's order."""
         return OverlaySigns(signs=tuple(self.signs[one.id] for one in self.overlay.workers if one.id in self.signs))
 
-    def forgive(self, seconds: float, now: float = math.inf) -> None:
+    def forgive(self, seconds: float, now: float) -> None:
         """Time in which the service itself did not listen is nobody's silence; nobody was heard later than now."""
         self.heard = {worker: min(heard + seconds, now) for worker, heard in self.heard.items()}
         self.wanted = {between: (since, min(seen + seconds, now)) for between, (since, seen) in self.wanted.items()}

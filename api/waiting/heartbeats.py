@@ -1,6 +1,5 @@
 """Signs of life in memory: who was heard when, by a monotonic clock, and who has been silent for too long."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -119,7 +118,7 @@ class Listened:
                 found += [self._event(EventKind.WORKER_FAILED, w, [w], now, observed_at) for w in workers]
         return tuple(found)
 
-    def forgive(self, seconds: float, now: float = math.inf) -> None:
+    def forgive(self, seconds: float, now: float) -> None:
         """Time in which the service itself did not listen is nobody's silence; nobody was heard later than now."""
         self.heard = {worker: min(heard + seconds, now) for worker, heard in self.heard.items()}
 

@@ -94,6 +94,8 @@ class HeartbeatWatch(Patrol[Listened]):
         lost: list[str | None] = []
         try:
             listened = await self._look(job)
+            if self._forgive_lateness():
+                return
             now = self._clock()
             events = listened.events(listened.lost(now), now, utc_now())
             lost = [event.worker or event.host for event in events]

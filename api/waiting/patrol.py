@@ -34,7 +34,7 @@ class Listening(Protocol):
     def number(self) -> int:
         """Of what was looked at last: another one has gone on since."""
 
-    def forgive(self, seconds: float, now: float = math.inf) -> None:
+    def forgive(self, seconds: float, now: float) -> None:
         """Take time in which the service itself did not listen off everybody's silence, who was heard up to now."""
 
 
@@ -64,6 +64,8 @@ class Patrol(ABC, Generic[ListeningT]):
         """By job."""
         self._changed = anyio.Event()
         self._closed = False
+        self._tick_seconds, self._due = LONGEST_TICK_SECONDS, math.inf
+        """From one round to the next, and when that is."""
         self._noticed: dict[str, float] = {}
         """When somebody was found silent, by job."""
         self._untold = Outages("tell who fell silent")
@@ -80,7 +82,7 @@ class Patrol(ABC, Generic[ListeningT]):
 
     @abstractmethod
     async def _tell(self, job: str) -> None:
-        """Tell the log who fell silent.
+        """Tell the log who fell silent; nobody where lateness was forgiven since: other processes may have heard them meanwhile.
 
         Raises:
             KintsugiError: that cannot be done now.
@@ -187,13 +189,13 @@ class Patrol(ABC, Generic[ListeningT]):
     async def _tick(self) -> None:
         timeout = self._timeout_seconds()
         if timeout is None:
+            self._due = math.inf
             await self._wait(None)
             return
-        seconds = max(SHORTEST_TICK_SECONDS, min(LONGEST_TICK_SECONDS, timeout / TICKS))
-        due = self._clock() + seconds
-        await self._wait(seconds)
-        if (late := self._clock() - due) > seconds:
-            self._forgive(late)
+        self._tick_seconds = max(SHORTEST_TICK_SECONDS, min(LONGEST_TICK_SECONDS, timeout / TICKS))
+        self._due = self._clock() + self._tick_seconds
+        await self._wait(self._tick_seconds)
+        self._forgive_lateness()
 
     async def _wait(self, seconds: float | None) -> None:
         """Until the time is over, or something changed."""
@@ -202,9 +204,15 @@ class Patrol(ABC, Generic[ListeningT]):
         if not self._closed:
             self._changed = anyio.Event()
 
-    def _forgive(self, seconds: float) -> None:
-        """A service that was stopped or too busy to listen takes that time off everybody's silence."""
-        structlog.get_logger("kintsugi.api").warning("did not listen to heartbeats for a while", seconds=round(seconds, 3))
-        self._exchanges.forgiven(seconds)
+    def _forgive_lateness(self) -> bool:
+        """A service that was stopped or too busy to listen takes that time off everybody's silence; whether it was."""
+        now = self._clock()
+        late = now - self._due
+        if late <= self._tick_seconds:
+            return False
+        structlog.get_logger("kintsugi.api").warning("did not listen to heartbeats for a while", seconds=round(late, 3))
+        self._due = now
+        self._exchanges.forgiven(late)
         for listening in self._heard.values():
-            listening.forgive(seconds)
+            listening.forgive(late, now)
+        return True

@@ -88,7 +88,7 @@ def test_time_in_which_nobody_listened_is_nobodys_silence():
     world = mesh("w00", "w01")
     world.join("w02", "w00")
     hearing = heard(world)
-    hearing.forgive(60.0)
+    hearing.forgive(60.0, 65.0)
     assert lost(hearing, 65.0) == []
 
 
@@ -189,6 +189,22 @@ async def test_time_in_which_the_service_did_not_listen_is_forgiven(scheduler):
             await anyio.sleep(0.05)
             monitor.close()
     assert scheduler.page("llama").overlay.worker("w00").state is WorkerState.ACTIVE
+
+
+@pytest.mark.anyio
+async def test_a_service_that_is_stopped_as_it_looks_who_is_lost_declares_nobody_for_it(scheduler, monkeypatch):
+    now, page = [0.0], scheduler.page
+    monitor, _ = watching(scheduler, lambda: now[0])
+    await monitor.hear("llama", OverlayHeartbeat(worker="w00"))
+    await monitor._tick()
+
+    def stopped(job):
+        now[0] += 500.0
+        return page(job)
+
+    monkeypatch.setattr(scheduler, "page", stopped)
+    await monitor._declare("llama")
+    assert page("llama").overlay.worker("w00").state is WorkerState.ACTIVE
 
 
 @pytest.mark.anyio

@@ -310,6 +310,42 @@ async def test_time_in_which_the_service_did_not_listen_is_forgiven():
     assert records.logged == []
 
 
+@pytest.mark.anyio
+async def test_a_service_that_is_stopped_as_it_looks_who_is_lost_looks_anew(monkeypatch):
+    records, now = Records(timeout=0.4), [0.0]
+    watch, state = HeartbeatWatch(records, records.post, clock=lambda: now[0]), records.state
+
+    def stopped(job):
+        now[0] += 500.0
+        return state(job)
+
+    for now[0] in (0.0, 0.3):
+        for host, *workers in (("h00", "w00", "w01"), ("h01", "w02", "w03")):
+            await watch.hear("llama", beats(host, *workers))
+    now[0] = 0.6
+    await watch._tick()
+    monkeypatch.setattr(records, "state", stopped)
+    await watch._declare("llama")
+    assert records.logged == []
+    monkeypatch.setattr(records, "state", state)
+    await watch._declare("llama")
+    assert records.logged == [{"h02"}]
+
+
+@pytest.mark.anyio
+async def test_who_is_heard_as_a_stopped_service_goes_on_is_missed_as_soon_as_others():
+    records, now = Records(timeout=0.4), [0.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    await watch.hear("llama", beats("h00", "w00", "w01"))
+    await watch._tick()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch._tick)
+        await anyio.wait_all_tasks_blocked()
+        now[0] = 500.0
+        await watch.hear("llama", beats("h00", "w00", "w01"))
+    assert max(watch._heard["llama"].heard.values()) == 500.0
+
+
 def test_the_real_service(client):
     settings = {"num_microbatches": 8, "heartbeat_timeout_seconds": 0.2}
     assert client.post("/v1/jobs", json=new_job(settings=settings)).status_code == 201

@@ -13,7 +13,7 @@ class Sentry:
         self.timeout_seconds = timeout_seconds
         self.forgiven_seconds = 0.0
 
-    def forgive(self, seconds: float, now: float = math.inf) -> None:
+    def forgive(self, seconds: float, now: float) -> None:
         self.forgiven_seconds += seconds
 
 
