@@ -38,6 +38,7 @@ LAST_SECONDS = 2.0
 """How long a stopping service lets attempts finish; what does not is sent again by whoever finds it."""
 SWEEP_SECONDS = 600.0
 """How often old deliveries are forgotten."""
+LEASE_IS_OVER = "does not send a delivery: the service was stopped for longer than it is this process's to send"
 NOT_COUNTED = "an attempt does not count: by its end the delivery was changed, removed, or somebody else's"
 
 
@@ -106,6 +107,9 @@ class Courier:
 
     async def _deliver(self, sender: Sender, parcel: Parcel) -> None:
         try:
+            if text_of(utc_now()) > parcel.leased_until:  # others sent it, or its webhook was removed or changed
+                self._log.warning(LEASE_IS_OVER, job=parcel.job, delivery=parcel.message_id)
+                return
             attempt = await self._attempt(sender, parcel)
             with bound_contextvars(job=parcel.job, generation=parcel.generation):
                 pause_seconds = await run_sync(self._settle, parcel, attempt)

@@ -54,6 +54,7 @@ class Parcel:
     retry_until: str
     attempts: int
     lease: str
+    leased_until: str
 
     @property
     def message_id(self) -> str:
@@ -160,7 +161,7 @@ class Outbox:
             for row in chosen:
                 mine = _one(row.job, row.webhook, row.event)
                 connection.execute(update(DELIVERIES).where(mine).values(lease=lease, leased_until=until))
-        return [_parcel(row, lease) for row in chosen]
+        return [_parcel(row, lease, until) for row in chosen]
 
     def settle(self, parcel: Parcel, settlement: Settlement) -> bool:
         """Store how a delivery stands; false where its lease went to another process meanwhile, or the webhook is gone."""
@@ -239,7 +240,7 @@ def _new_row(place: Place, news: News, now: str, retry_until: str) -> dict[str, 
     }
 
 
-def _parcel(row: Any, lease: str) -> Parcel:
+def _parcel(row: Any, lease: str, leased_until: str) -> Parcel:
     return Parcel(
         job=row.job,
         webhook=row.webhook,
@@ -250,4 +251,5 @@ def _parcel(row: Any, lease: str) -> Parcel:
         retry_until=row.retry_until,
         attempts=row.attempts,
         lease=lease,
+        leased_until=leased_until,
     )

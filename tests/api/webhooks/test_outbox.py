@@ -1,6 +1,7 @@
 """The outbox: everything is put down once, sent by one process at a time, and found again when a lease has ended."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import update
@@ -13,18 +14,20 @@ from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.storage.tables import WEBHOOKS
 from api.webhooks.collector import Collector
+from api.webhooks.courier import Courier
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import DeliveryStatus, NewWebhook, WebhookTarget
 from api.webhooks.manners import Manners
-from api.webhooks.moments import utc_now
+from api.webhooks.moments import text_of, utc_now
 from api.webhooks.news import News
 from api.webhooks.outbox import Outbox, Place, Settlement, moved
 from api.webhooks.registry import Registry
-from api.webhooks.sender import GONE, Attempt
+from api.webhooks.sender import GONE, Attempt, Sender
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.membership import Event, EventKind
 from tests.api.requests import new_job
+from tests.api.webhooks.receiver import receiver
 from tests.api.webhooks.test_webhooks import SECRET
 
 pytestmark = pytest.mark.both_databases
@@ -148,6 +151,18 @@ def test_nobody_sends_what_another_one_holds_until_the_lease_ends(outbox, databa
         assert other.settle(again[0], delivered)
     finally:
         database.close()
+
+
+@pytest.mark.anyio
+async def test_what_a_process_may_send_no_more_as_it_goes_on_is_not_sent(store, outbox):
+    courier = Courier(Collector(store, outbox, retry_seconds=60), outbox, Guard(loopback=True), Metrics(), Manners())
+    now = utc_now()
+    (parcel,) = outbox.lease(text_of(now), text_of(now - timedelta(seconds=1)), "of one that was stopped", most=1)
+    with receiver() as site:
+        async with Sender(Guard(loopback=True), timeout_seconds=5, most_at_once=1) as sender:
+            await courier._deliver(sender, replace(parcel, url=site.url))
+        assert site.received == []
+    assert parcel.event in {outbox.lease(NOW, SOON, name, most=1)[0].event for name in ("a", "b")}
 
 
 def test_webhooks_that_are_busy_are_left_out(outbox):
