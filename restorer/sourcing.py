@@ -162,13 +162,20 @@ def _problem(demands: Sequence[_Demand], kinds: Sequence[_Kind], wires: Wires) -
     return Columns(first, np.concatenate(machines), np.concatenate(loads)), first_intake + 2 * len(targets)
 
 
+def _most_pieces(num_bytes: int, least_bytes: float, num_senders: int) -> int:
+    """How many of the senders may share bytes, of which none sends fewer than `least_bytes`; one always does."""
+    if least_bytes == 0.0 or num_bytes / least_bytes >= num_senders:  # which may be infinite
+        return num_senders
+    return max(1, int(num_bytes / least_bytes))
+
+
 def _lone_bound(demand: _Demand, kinds: Sequence[_Kind]) -> float:
     """When the largest need of a demand could be served if there were no other, in seconds."""
     num_bytes = max(need.device_bytes for need in demand.needs)
     if num_bytes < 2 * demand.least_bytes or not demand.beta.all():
         return float((demand.alpha + num_bytes * demand.beta).min())
-    most = max(1, int(num_bytes / demand.least_bytes)) if demand.least_bytes else None
     counts = [len(kinds[kind].workers) for kind in demand.kinds]
+    most = _most_pieces(num_bytes, demand.least_bytes, sum(counts))
     begins, betas = np.sort(np.repeat(demand.alpha, counts))[:most], np.sort(np.repeat(demand.beta, counts))[:most]
     return float(water_level(begins, 1 / betas, float(num_bytes)))
 
@@ -177,7 +184,7 @@ def _share_out(demand: _Demand, shares: Floats, kinds: Sequence[_Kind]) -> None:
     """Give every kind its share of the demand's bytes, one need after the other."""
     knife = Knife(least_bytes=demand.least_bytes)
     sizes = shares * demand.num_bytes
-    most = max(1, int(demand.num_bytes / knife.least_bytes)) if knife.least_bytes else len(sizes)
+    most = _most_pieces(demand.num_bytes, knife.least_bytes, len(sizes))
     largest = np.sort(np.argsort(-sizes, kind="stable")[:most])
     used = largest[sizes[largest] >= min(knife.least_bytes, sizes.max() / 2)]
     rooms = sizes[used] * (demand.num_bytes / sizes[used].sum())
@@ -197,7 +204,7 @@ def _pieces(kind: _Kind, wires: Wires, bound: float) -> list[Piece]:
         alpha, beta = float(alphas[0]), float(betas[0])
         knife = Knife(alpha=alpha, beta=beta, least_bytes=alpha / beta if beta else np.inf)
         num_bytes = sum(size for _, size in line)
-        most = len(rooms) if knife.least_bytes == 0.0 else max(1, min(len(rooms), int(num_bytes / knife.least_bytes)))
+        most = _most_pieces(num_bytes, knife.least_bytes, len(rooms))
         order = np.argsort(rooms, kind="stable")[:most]
         seconds = alpha * (len(line) - 1) + beta * num_bytes
         level = max(bound, float(water_level(rooms[order] + alpha, np.ones(most), seconds)))

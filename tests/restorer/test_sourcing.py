@@ -21,9 +21,9 @@ CASES = range(120)
 LINK = LinkCost(alpha_seconds=1e-5, beta_seconds_per_byte=1e-9)
 
 
-def fast_receivers(num_layers, **changes):
+def fast_receivers(num_layers, inter_host=LINK, **changes):
     """Links of 1 GB/s to hosts that take in as much as comes."""
-    profile = uniform_profile(num_layers, inter_host=LINK, **changes)
+    profile = uniform_profile(num_layers, inter_host=inter_host, **changes)
     return replace(profile, network=replace(profile.network, host_ingress_bytes_per_second=1e12))
 
 
@@ -153,6 +153,15 @@ def test_links_without_cost_need_no_cutting():
     migration = plan_migration(plan, plan, uniform_profile(2, inter_host=free), Cluster.uniform(3), {"w01", "w02"})
     assert migration.makespan_seconds == migration.lower_bound_seconds == 0.0
     assert migration.total_bytes == 2 * 500_000_000
+
+
+def test_a_latency_next_to_none_is_as_good_as_none():
+    plan = grid_plan(2, [1] * 3, [1] * 3)
+    shortest, none = (
+        plan_migration(plan, plan, fast_receivers(2, inter_host=link), Cluster.uniform(3), {"w01", "w02"})
+        for link in (replace(LINK, alpha_seconds=alpha) for alpha in (1e-320, 0.0))
+    )
+    assert shortest == none
 
 
 def test_cutting_fills_bins_and_leaves_no_crumbs():
