@@ -62,15 +62,16 @@ class Collector:
         job, kinds, news = place.job, kinds_of(place.kinds), []
         with self._store.looking():
             latest = self._store.latest_generations([job]).get(job, place.generation)  # the database may have been emptied since
-            entries = self._store.entries(job, after=place.number, limit=MOST_NEWS)
+            read = self._store.entries(job, after=place.number, limit=MOST_NEWS + 1)
             generations = range(place.generation + 1, min(latest, place.generation + MOST_NEWS) + 1)
             decisions = [self._store.decision(job, generation) for generation in generations]
+        entries, following = read[:MOST_NEWS], read[MOST_NEWS:]
         if HookKind.PLAN_DECIDED in kinds:
             news += [plan_decided(job, decision) for decision in decisions]
         if HookKind.PLAN_MISSING in kinds:
             news += [
                 plan_missing(job, entry.number, entry.received_at, entry.generation, entry.problem)
-                for entry in _last_of_each_write(entries)
+                for entry in _last_of_each_write(entries, following)
                 if entry.problem is not None
             ]
         if HookKind.JOB_ENDED in kinds:
@@ -79,6 +80,7 @@ class Collector:
         return moved(place, generation=generation, number=entries[-1].number if entries else place.number), news
 
 
-def _last_of_each_write(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Events that were told together have one moment, and one answer: that of the last of them."""
-    return [entry for entry, later in zip_longest(entries, entries[1:]) if later is None or later.received_at != entry.received_at]
+def _last_of_each_write(entries: Sequence[Entry], following: Sequence[Entry]) -> Sequence[Entry]:
+    """Events that were told together have one moment, and one answer: that of their last, which may be among the following."""
+    after = zip_longest(entries, (*entries[1:], *following))
+    return [entry for entry, later in after if later is None or later.received_at != entry.received_at]

@@ -13,7 +13,8 @@ from api.storage.database import Database
 from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.storage.tables import WEBHOOKS
-from api.webhooks.collector import Collector
+from api.webhooks import collector
+from api.webhooks.collector import MOST_NEWS, Collector
 from api.webhooks.courier import Courier
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import DeliveryStatus, NewWebhook, WebhookTarget
@@ -67,12 +68,15 @@ def test_news_are_put_down_once_whoever_looks_and_however_often(store, outbox):
     assert [delivery.id for delivery in page.deliveries] == ["plan_decided.1", "plan_decided.2"]
 
 
-def test_events_told_together_that_leave_no_plan_are_one_piece_of_news(store, outbox):
+@pytest.mark.parametrize("at_a_time", [3, MOST_NEWS])
+def test_events_told_together_that_leave_no_plan_are_one_piece_of_news(store, outbox, monkeypatch, at_a_time):
+    monkeypatch.setattr(collector, "MOST_NEWS", at_a_time)
     left = ("w01", "w03", "w04", "w05")
     events = [Event(kind=EventKind.WORKER_FAILED, id=worker, generation=2, worker=worker) for worker in left]
     with pytest.raises(KintsugiError):
         Service(store, Metrics()).post_events("llama", events)
-    Collector(store, outbox, retry_seconds=60).collect()
+    for _ in range(2):
+        Collector(store, outbox, retry_seconds=60).collect()
     page = Registry(store.database, Guard(loopback=True), retry_seconds=60).deliveries("llama", "site", None, None, 10)
     assert [delivery.id for delivery in page.deliveries] == ["plan_decided.1", "plan_decided.2", "plan_missing.6"]
 
