@@ -220,11 +220,11 @@ class Contingencies:
             return
         generation = work.base.generation
         try:
-            has_ended = self._shelf.put(work.job, generation, work.fresh)
+            is_over = self._shelf.put(work.job, generation, work.fresh)
         except OvertakenError:
             work.stored = self._shelf.fingerprints(work.job)
-            has_ended = self._shelf.put(work.job, generation, {key: work.fresh[key] for key in work.fresh.keys() - work.stored})
-        if has_ended:  # at another process, which tells nobody
+            is_over = self._shelf.put(work.job, generation, {key: work.fresh[key] for key in work.fresh.keys() - work.stored})
+        if is_over:  # the job went on or ended at another process, which tells nobody
             work.following = None
         self._outage.is_over()
         with self._changed:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from api.storage.database import Database
 from api.storage.reach import is_ended
 from api.storage.statements import CONTINGENCY
-from api.storage.tables import CONTINGENCIES
+from api.storage.tables import CONTINGENCIES, DECISIONS
 from api.storage.wording import Wording
+from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.decision import Decision
 from kintsugi.core.plan import Plan
 from planner.sources import planner_name
@@ -40,7 +41,7 @@ class Shelf:
         self._planner = planner_name()
 
     def put(self, job: str, generation: int, decided: Mapping[str, Decided]) -> bool:
-        """Store decisions by fingerprint, and drop those of the job's earlier generations; of a job that has ended nothing stays.
+        """Store decisions by fingerprint, and drop those of the job's earlier generations; what nobody asks for does not stay.
 
         Args:
             job: id of the job.
@@ -48,7 +49,7 @@ class Shelf:
             decided: by the fingerprint of the snapshot; none of them is stored already.
 
         Returns:
-            Whether the job has ended.
+            Whether nobody asks for them any more: the job has ended, or it was decided for this generation.
 
         Raises:
             OvertakenError: another process stored one of them first.
@@ -71,11 +72,12 @@ class Shelf:
             connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job, CONTINGENCIES.c.generation < generation))
             if rows:
                 connection.execute(insert(CONTINGENCIES), rows)
-        has_ended = is_ended(self._database, job)  # not before: who ends a job meanwhile drops only what is there by then
-        if has_ended:
-            with self._database.writing() as connection:
-                connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job))
-        return has_ended
+        decided_for = self._decided_for(job)  # not before: who goes on meanwhile drops only what is there by then
+        if generation > decided_for:
+            return False
+        with self._database.writing() as connection:
+            connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job, CONTINGENCIES.c.generation <= decided_for))
+        return True
 
     def find(self, job: str, fingerprint: str) -> Decided | None:
         """The decision for a snapshot, if it was made ahead."""
@@ -100,3 +102,11 @@ class Shelf:
         query = select(columns.fingerprint).where(columns.job == job, columns.planner_version == self._planner)
         with self._database.reading() as connection:
             return frozenset(connection.execute(query).scalars())
+
+    def _decided_for(self, job: str) -> int:
+        """The latest generation of a job that it was decided for; the last of all where it has ended."""
+        if is_ended(self._database, job):
+            return LARGEST_INTEGER
+        with self._database.reading() as connection:
+            latest: int | None = connection.execute(select(func.max(DECISIONS.c.generation)).where(DECISIONS.c.job == job)).scalar()
+        return -1 if latest is None else latest

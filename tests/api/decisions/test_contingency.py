@@ -209,3 +209,15 @@ def test_what_is_made_of_a_job_that_another_process_ended_does_not_stay(database
         decided = Decided(policy="data_rerouting", reason="why", wording=Wording(brief=b"b", account=b"a"))
         assert Shelf(database).put("llama", 1, {fingerprint(base_of()): decided})
     assert stored(database_url) == [0]
+
+
+@pytest.mark.both_databases
+def test_what_is_made_of_a_job_that_went_on_at_another_process_does_not_stay(database_url):
+    with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
+        client.post("/v1/jobs", json=new_job())
+        assert client.post(EVENTS, json=event("a", 0, "w03")).status_code == 200
+    with closing(Database(database_url)) as database:
+        shelf, one = Shelf(database), Decided(policy="data_rerouting", reason="why", wording=Wording(brief=b"b", account=b"a"))
+        assert not shelf.put("llama", 2, {"next": one})
+        assert shelf.put("llama", 1, {"late": one})
+    assert stored(database_url, "fingerprint") == ["next"]
