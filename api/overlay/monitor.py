@@ -91,7 +91,7 @@ class Monitor(Patrol[Hearing]):
         if job not in self._heard:
             return
         hearing = await self._look(job)
-        if self._forgive_lateness():
-            return
         for event in hearing.lost(self._clock(), self._timeout):
+            if self._forgive_lateness():
+                return
             await self._post(job, event)

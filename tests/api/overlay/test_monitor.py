@@ -1,5 +1,7 @@
 """Silence in an overlay: it becomes one loss, pauses of the service are nobody's, and links that nobody connects are given up."""
 
+from types import SimpleNamespace
+
 import anyio
 import pytest
 from starlette.testclient import TestClient
@@ -205,6 +207,23 @@ async def test_a_service_that_is_stopped_as_it_looks_who_is_lost_declares_nobody
     monkeypatch.setattr(scheduler, "page", stopped)
     await monitor._declare("llama")
     assert page("llama").overlay.worker("w00").state is WorkerState.ACTIVE
+
+
+@pytest.mark.anyio
+async def test_a_service_that_is_stopped_between_two_losses_looks_anew():
+    now, told, page = [0.0], [], SimpleNamespace(overlay=mesh("w00", "w01").overlay)
+
+    async def post(_job, event):
+        told.append(event.worker)
+        now[0] += 500.0
+
+    scheduler = SimpleNamespace(page=lambda _job: page, hear_term=lambda *_: None)
+    monitor = Monitor(scheduler, post, timeout_seconds=TIMEOUT, clock=lambda: now[0])
+    await monitor.hear("llama", OverlayHeartbeat(worker="w00"))
+    now[0] = 1.1 * TIMEOUT
+    await monitor._tick()
+    await monitor._declare("llama")
+    assert told == ["w00"]
 
 
 @pytest.mark.anyio
