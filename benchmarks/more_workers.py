@@ -1,0 +1,123 @@
+"""Steps of first plans over racks by the count of workers: by how much more workers lengthen them, where that should never be.
+
+Each count is planned twice, the second time without the pipelines that are looked for within racks.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, combinations
+from pathlib import Path
+from unittest.mock import patch
+
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster, HostLink
+from kintsugi.core.job import JobSettings, Snapshot
+from kintsugi.core.profile import Profile
+from planner.arranging.refining import Refinery
+from planner.replan import replan
+from planner.warmup import warm_up
+
+NUM_MICROBATCHES = 64
+SPEEDS: dict[str, Callable[[int], float]] = {
+    "equal": lambda _: 1.0,
+    "two slow": lambda number: 0.7 if number in {3, 8} else 1.0,
+    "every other slow": lambda number: 0.5 if number % 2 else 1.0,
+}
+"""Of workers, by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Workers on hosts that are dealt out to racks in turn, with links at 8e-10 s a byte between racks."""
+
+    model: str
+    speeds: str
+    num_racks: int
+    workers_per_host: int
+
+    def cluster(self, num_workers: int) -> Cluster:
+        """So many workers."""
+        cluster = Cluster.uniform(num_workers, workers_per_host=self.workers_per_host)
+        links = tuple(
+            HostLink(between=(cluster.hosts[a], cluster.hosts[b]), alpha_seconds=5e-5, beta_seconds_per_byte=8e-10)
+            for a, b in combinations(range(len(cluster.hosts)), 2)
+            if a % self.num_racks != b % self.num_racks
+        )
+        speed = SPEEDS[self.speeds]
+        workers = [replace(own, speed_ratio=speed(number)) for number, own in enumerate(cluster.workers)]
+        return replace(cluster.with_workers(tuple(workers)), links=links)
+
+
+CASES = tuple(
+    Case(model, speeds, num_racks, workers_per_host)
+    for model in ("gpt2-medium.a100-80g", "llama2-7b.a100-80g")
+    for num_racks, workers_per_host in ((3, 2), (2, 4))
+    for speeds in SPEEDS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What first plans of several counts of workers come to."""
+
+    steps: tuple[float, ...]
+    """In seconds, by count."""
+    planning_seconds: float
+    """In the middle, of this process's own time."""
+
+    @property
+    def excesses(self) -> list[float]:
+        """By what share steps are longer than one of fewer workers, of those that are."""
+        shortest = accumulate(self.steps, min)
+        return [step / least - 1 for step, least in zip(self.steps, shortest, strict=True) if step > least * (1 + 1e-9)]
+
+    def told(self) -> str:
+        """How many steps are longer than with fewer workers, and the largest of these."""
+        return f"{len(self.excesses)}, {max(self.excesses):.1%}" if self.excesses else "none"
+
+
+def planned(case: Case, counts: Sequence[int]) -> Planned:
+    """A first plan for each count."""
+    profile = codec.load(Profile, Path(f"profiles/models/{case.model}.json"))
+    steps, seconds = [], []
+    for count in counts:
+        cluster, settings = case.cluster(count), JobSettings(num_microbatches=NUM_MICROBATCHES)
+        asked = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=tuple(cluster.by_id), generation=0)
+        began = time.process_time()
+        steps.append(replan(asked).estimate.iteration_seconds)
+        seconds.append(time.process_time() - began)
+    return Planned(tuple(steps), statistics.median(seconds))
+
+
+def rows(counts: Sequence[int]) -> Iterator[str]:
+    """A row for each case."""
+    for case in CASES:
+        ours = planned(case, counts)
+        with patch.object(Refinery, "descended", return_value=None):
+            plain = planned(case, counts)
+        ratios = [own / other for own, other in zip(ours.steps, plain.steps, strict=True)]
+        racks = f"{case.num_racks} racks, {case.workers_per_host} a host"
+        changes = " | ".join(f"{change - 1:+.1%}" for change in (statistics.mean(ratios), min(ratios), max(ratios)))
+        planning = f"{ours.planning_seconds:.2f} | {ours.planning_seconds / plain.planning_seconds:.2f}"
+        yield f"| {case.model} | {case.speeds} | {racks} | {plain.told()} | {ours.told()} | {changes} | {planning} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--counts", type=int, nargs=2, default=(17, 32), metavar=("LEAST", "MOST"), help="of workers")
+    least, most = parser.parse_args().counts
+    if not 1 <= least <= most:
+        parser.error(f"--counts: {least} to {most} are no counts of workers; say the lower one first, from 1 on")
+    warm_up()
+    print(f"First plans of {least} to {most} workers, {NUM_MICROBATCHES} micro-batches; without: what is looked for within racks\n")
+    print("| model | workers | racks | longer than with fewer, without | with | step, mean | least | most | planning (s) | ratio |")
+    print("|---" * 10 + "|")
+    for row in rows(range(least, most + 1)):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
