@@ -22,6 +22,7 @@ class Presence:
         self._lock = threading.Lock()
         self._looked_at = clock()
         self._back_at = 0.0
+        self._away_seconds = 0.0
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -42,16 +43,43 @@ class Presence:
     def back_at(self) -> float:
         """When this process was here again that had been away; before anything where it never was. Reading it is a look."""
         with self._lock:
-            now = self._clock()
-            if now - self._looked_at > LOOK_SECONDS + _AWAY_SECONDS:
-                self._back_at = now
-            self._looked_at = now
+            self._look()
             return self._back_at
+
+    @property
+    def away_seconds(self) -> float:
+        """For how long this process has been away in all. Reading it is a look."""
+        with self._lock:
+            self._look()
+            return self._away_seconds
 
     def left_seconds(self, began_at: float, seconds: float) -> float:
         """Of a wait that began then; 0 or less once it is over. It begins anew where this process was away meanwhile."""
-        return max(began_at, self.back_at) + seconds - self._clock()
+        now = self._clock()  # before anything else: an absence after it is known by then
+        return max(began_at, self.back_at) + seconds - now
+
+    def _look(self) -> None:
+        now = self._clock()
+        gap = now - self._looked_at
+        if gap > LOOK_SECONDS + _AWAY_SECONDS:
+            self._back_at = now
+            self._away_seconds += gap
+        self._looked_at = now
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
             _ = self.back_at
+
+
+def await_changed(changed: threading.Condition, is_there: Callable[[], bool], timeout_seconds: float) -> bool:
+    """Whether something comes to be within the time, in which this process is here: the others may be paused as it is.
+
+    `changed`, which is held, is told of what may make it be.
+    """
+    began_at, presence = time.monotonic(), Presence()
+    while not is_there():
+        left = presence.left_seconds(began_at, timeout_seconds)
+        if left <= 0.0:
+            return False
+        changed.wait(min(left, LOOK_SECONDS))
+    return True

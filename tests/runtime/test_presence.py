@@ -1,14 +1,17 @@
 """Time in which this very process was away, told from time in which one of its threads was busy."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from kintsugi.runtime import clerk as clerks
+from kintsugi.runtime import presence as presences
 from kintsugi.runtime.checkpoints import writer as writers
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.clerk import Clerk
-from kintsugi.runtime.overlay import inbox as inboxes
+from kintsugi.runtime.overlay import deadline as deadlines
+from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.inbox import Inbox, Pass, Phase
 from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.presence import Presence
@@ -51,6 +54,20 @@ def test_a_process_that_does_nothing_at_all_is_away():
     presence.close()
 
 
+def test_a_deadline_runs_on_while_this_process_is_here_alone(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    presence = Presence(clock=lambda: now[0])
+    waits, is_strict = Deadline(3.0, presence), Deadline(3.0)
+    for later, left in ((101.0, 2.0), (150.0, 2.0), (151.0, 1.0), (200.0, 1.0)):
+        now[0] = later
+        assert waits.left_seconds == pytest.approx(left)
+    assert is_strict.is_over
+    assert Deadline(3.0, presence).left_seconds == pytest.approx(3.0)
+    now[0] = 201.0
+    assert waits.is_over
+
+
 class Back:
     """Was away until just now; whoever asks lets those go on that were away as well."""
 
@@ -79,7 +96,7 @@ def test_nor_have_neighbours_while_a_worker_was_that_reduces_with_them(monkeypat
     message = Message(Channel.REDUCTION, "gradient", {"pass": key.stamp()})
     sends = threading.Thread(target=lambda: goes_on.wait(PATIENCE_SECONDS) and inbox.put("w01", message))
     sends.start()
-    monkeypatch.setattr(inboxes, "Presence", lambda: Back(goes_on))
+    monkeypatch.setattr(presences, "Presence", lambda: Back(goes_on))
     assert inbox.take(key, 0.0) == ("w01", message)
     sends.join()
     goes_on.clear()

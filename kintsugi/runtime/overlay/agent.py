@@ -19,6 +19,7 @@ from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.scheduler import Scheduler
 from kintsugi.runtime.overlay.telling import PAUSE_SECONDS, Teller
 from kintsugi.runtime.overlay.tree import needed_links
+from kintsugi.runtime.presence import await_changed
 
 _POLL_SECONDS = 3.0
 _JOIN_SECONDS = 0.5
@@ -108,9 +109,9 @@ class Agent:
                 hears(overlay)
 
     def await_overlay(self, is_awaited: Callable[[Overlay], bool], timeout_seconds: float) -> bool:
-        """Whether an overlay came that is as awaited, within the time."""
+        """Whether an overlay came that is as awaited, within the time, in which this process is here."""
         with self._changed:
-            return self._changed.wait_for(lambda: is_awaited(self._overlay) or self.closing.is_set(), timeout_seconds)
+            return await_changed(self._changed, lambda: is_awaited(self._overlay) or self.closing.is_set(), timeout_seconds)
 
     def ready(self, after: int, restarts: int) -> Overlay | None:
         """The newest overlay of an attempt above generation `after`, if this worker has every link that it needs for it."""

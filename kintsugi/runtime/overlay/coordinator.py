@@ -41,6 +41,7 @@ from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
 from kintsugi.runtime.overlay.standby import LOG_FILE, StandbyOptions, require_log
 from kintsugi.runtime.overlay.succeeding import ballot_box
 from kintsugi.runtime.overlay.trained import TrainedState
+from kintsugi.runtime.presence import Presence
 
 
 def _nothing() -> None:
@@ -97,7 +98,8 @@ class Coordinator:
     ) -> None:
         self.options = OverlayOptions() if options is None else options
         checks.instance("options", self.options, OverlayOptions)
-        deadline = Deadline(self.options.join_timeout_seconds)
+        presence = Presence()
+        deadline = Deadline(self.options.join_timeout_seconds, presence)
         checks.path_segment("job", job)
         self.worker = worker if worker is not None else f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
@@ -126,12 +128,14 @@ class Coordinator:
         exits.forget_exit_event()
         self._signals = exits.ExitSignals() if self.options.reads_signals else None
         self._has_left = False
+        presence.begin()
         try:
             overlay = admit(scheduler, self.links, application, deadline)
             box = ballot_box(identity, standby)  # an earlier life of this worker may have voted until now
         except BaseException:
             self.links.close()
             scheduler.close()
+            presence.close()
             self._give_signals_back()
             raise
         self._member = Member(
@@ -151,6 +155,8 @@ class Coordinator:
         except BaseException:
             self.close()
             raise
+        finally:
+            presence.close()
 
     def __enter__(self) -> Self:
         return self
@@ -224,9 +230,12 @@ class Coordinator:
         """
         if not self._has_left:
             self._has_left = True
+            presence = Presence()
+            presence.begin()
             try:
-                self._member.leave(Deadline(self.options.drain_timeout_seconds))
+                self._member.leave(Deadline(self.options.drain_timeout_seconds, presence))
             finally:
+                presence.close()
                 self.close()
 
     def connect_link(self, worker: str) -> None:

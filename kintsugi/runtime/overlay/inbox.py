@@ -1,7 +1,6 @@
 """What arrived of reductions: by attempt, round and phase; what is over is dropped, what is to come waits."""
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 from kintsugi.core.errors import CommunicationError, UnavailableError
 from kintsugi.runtime.overlay.messages import Message
-from kintsugi.runtime.presence import LOOK_SECONDS, Presence
+from kintsugi.runtime.presence import await_changed
 
 
 class Phase(IntEnum):
@@ -77,7 +76,7 @@ class Inbox:
         """
         with self._changed:
             self._advance(key)
-            if not self._await(lambda: key in self._arrived or self._is_over(key.restarts), timeout_seconds):
+            if not await_changed(self._changed, lambda: key in self._arrived or self._is_over(key.restarts), timeout_seconds):
                 raise UnavailableError(f"nothing came for {timeout_seconds:g} s", field="reduction", value=key.round)
             self._check(key.restarts)
             worker, message = self._arrived[key].popleft()
@@ -99,7 +98,7 @@ class Inbox:
             CalledOffError: the inbox is closed.
         """
         with self._changed:
-            told = self._await(lambda: self._is_over(restarts), timeout_seconds)
+            told = await_changed(self._changed, lambda: self._is_over(restarts), timeout_seconds)
             self._check(self._restarts)
             return told
 
@@ -126,16 +125,6 @@ class Inbox:
             for early in [one for one in self._arrived if one < key]:
                 for worker, message in self._arrived.pop(early):
                     self._on_taken(worker, message.num_bytes)
-
-    def _await(self, is_there: Callable[[], bool], timeout_seconds: float) -> bool:
-        """Whether something comes to be within the time, in which this process is here: the others may be paused as it is."""
-        began_at, presence = time.monotonic(), Presence()
-        while not is_there():
-            left = presence.left_seconds(began_at, timeout_seconds)
-            if left <= 0.0:
-                return False
-            self._changed.wait(min(left, LOOK_SECONDS))
-        return True
 
     def _is_over(self, restarts: int) -> bool:
         return self._is_closed or self._restarts > restarts

@@ -12,6 +12,7 @@ from kintsugi.runtime.overlay.comparing import WrongStateError
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.rounds import Rounds
+from kintsugi.runtime.presence import LOOK_SECONDS
 
 _CLOSE_SECONDS = 10.0
 """For the neighbours to hang up, so that nothing on its way to them is lost."""
@@ -38,9 +39,8 @@ class Leaver:
         self._agent.teller.tell(OverlayEventKind.WORKER_DRAINING, f"draining-{name}", detail="asked to leave")
         log = get_logger("kintsugi.overlay")
         log.info("leaves once the others reduce without it", worker=own.worker, limit_seconds=round(deadline.left_seconds, 1))
-        overdue = threading.Timer(deadline.left_seconds, self._agent.give_up, ["did not come to leave in time"])
-        overdue.daemon = True
-        overdue.start()
+        over = threading.Event()
+        threading.Thread(target=self._give_up, args=(deadline, over), name="overlay-leaves", daemon=True).start()
         try:
             while self._rounds.counts and not deadline.is_over:
                 take_part()
@@ -48,13 +48,20 @@ class Leaver:
             if isinstance(error, WrongStateError):
                 raise
         finally:
-            overdue.cancel()
+            over.set()
         if self._agent.given_up:
             return
         self._agent.await_overlay(lambda overlay: not self._sends(overlay), deadline.left_seconds)
         self._agent.teller.tell(OverlayEventKind.WORKER_LEFT, f"left-{name}")
         self._agent.await_overlay(self._is_gone, min(_CLOSE_SECONDS, deadline.left_seconds))
         self._links.await_none(min(_CLOSE_SECONDS, deadline.left_seconds))
+
+    def _give_up(self, deadline: Deadline, over: threading.Event) -> None:
+        """End what the leaving thread may sit in, once no time is left for it."""
+        while not over.wait(min(deadline.left_seconds, LOOK_SECONDS)):
+            if deadline.is_over:
+                self._agent.give_up("did not come to leave in time")
+                return
 
     def _sends(self, overlay: Overlay) -> bool:
         own = self._agent.identity.worker

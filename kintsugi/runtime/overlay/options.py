@@ -53,11 +53,11 @@ class OverlayOptions:
     connect_timeout_seconds: float = 5.0
     """For one connection to a neighbour."""
     join_timeout_seconds: float = 600.0
-    """From the constructor's call to a complete state."""
+    """From the constructor's call to a complete state; time in which this process is paused does not count."""
     reduction_timeout_seconds: float = 300.0
     """Longest wait without any progress in one reduction, slow workers included."""
     drain_timeout_seconds: float = 30.0
-    """A worker that leaves goes after that time in any case; a preemption notice gives about as long."""
+    """A worker that leaves goes after that time in any case, unless it is paused; a preemption notice gives about as long."""
     reads_signals: bool = True
     """Whether SIGINT and SIGTERM ask for a leave, the first time; the second has its usual effect. Only from the main thread.
 

@@ -14,6 +14,7 @@ from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.presence import Presence
 from planner.overlay.topology import may_hold
 
 TELL_SECONDS = 10.0
@@ -88,7 +89,7 @@ class Vigil:
         if not (exits.capture_exit_event() or self._agent.state is WorkerState.DRAINING):
             return None
         if self._counts():
-            self._leave_by = self._leave_by or Deadline(self._options.drain_timeout_seconds)
+            self._leave_by = self._leave_by or Deadline(self._options.drain_timeout_seconds, Presence())
             if not self._leave_by.is_over:
                 return None
         return left_early(self._agent.identity.worker)

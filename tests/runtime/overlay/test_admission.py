@@ -20,6 +20,7 @@ from tests.processes import free_port
 from tests.runtime.overlay.crew import OPTIONS, Crew, Member, perceptron
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_churn import check
+from tests.runtime.pausing import be_away
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,22 @@ def test_a_scheduler_that_does_not_answer_holds_nobody_who_is_asked_to_leave():
     assert isinstance(joiner.error, GivenUpError)
     assert "was asked to leave" in str(joiner.error)
     socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_worker_that_is_paused_while_it_joins_has_its_time_afterwards():
+    class PausedDesk(Desk):
+        is_first = True
+
+        def overlay(self, *arguments):
+            if self.is_first:
+                self.is_first = False
+                be_away(1.6)
+                raise UnavailableError("does not answer", field="service")
+            return super().overlay(*arguments)
+
+    crew = Crew(PausedDesk(), replace(OPTIONS, join_timeout_seconds=1.5))
+    crew.start("a").await_steps(1)
+    crew.finish()
 
 
 def test_a_neighbour_that_is_not_there_yet_holds_nobody_who_is_asked_to_leave():
