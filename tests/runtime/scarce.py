@@ -3,8 +3,10 @@
 import os
 import resource
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 
 @contextmanager
@@ -31,4 +33,18 @@ def many_descriptors(number: int) -> Iterator[None]:
         while (taken := os.open(os.devnull, os.O_RDONLY)) <= number:
             held.callback(os.close, taken)
         os.close(taken)
+        yield
+
+
+@contextmanager
+def no_threads(named: str) -> Iterator[None]:
+    """No thread whose name begins so can be started."""
+    start = threading.Thread.start
+
+    def begin(thread: threading.Thread) -> None:
+        if thread.name.startswith(named):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with patch.object(threading.Thread, "start", begin):
         yield

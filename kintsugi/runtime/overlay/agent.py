@@ -9,6 +9,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 from kintsugi.core.errors import KintsugiError, StaleIncarnationError, UnavailableError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay, SynchronizationPolicy, WorkerState
 from kintsugi.core.overlay_messages import OverlayEventKind, OverlayHeartbeat
 from kintsugi.runtime.overlay.absence import Absence
@@ -106,7 +107,15 @@ class Agent:
             if overlay.scheduler and overlay.scheduler != known.scheduler:
                 self.scheduler.moved(overlay.scheduler)
             for hears in self._listeners:
-                hears(overlay)
+                self._tell(hears, overlay)
+
+    def _tell(self, hears: Callable[[Overlay], None], overlay: Overlay) -> None:
+        """Let one hear of an overlay. A worker that cannot act on it, as for want of threads, ends: it would be deaf."""
+        try:
+            hears(overlay)
+        except Exception as error:
+            get_logger("kintsugi.overlay").exception("an overlay could not be acted on", worker=self.identity.worker)
+            self.give_up(f"an overlay could not be acted on here ({type(error).__name__}: {error}); join again")
 
     def await_overlay(self, is_awaited: Callable[[Overlay], bool], timeout_seconds: float) -> bool:
         """Whether an overlay came that is as awaited, within the time, in which this process is here."""

@@ -150,20 +150,36 @@ class Links:
             self._ended.notify_all()
 
     def _accept(self) -> None:
-        """Until this end is closed: what keeps it from one caller (a want of descriptors) need not keep it from the next."""
+        """Until this end is closed: what keeps it from one caller (no descriptor, no thread) need not keep it from the next."""
         is_able = True
         while not self._is_closed:
             try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
+                self._begin_answer(self._listener.accept()[0])
+            except (OSError, RuntimeError) as error:
                 if is_able and not self._is_closed:
                     get_logger("kintsugi.overlay").warning("cannot answer those who call", error=str(error))
                 is_able = False
                 time.sleep(_PAUSE_SECONDS)
                 continue
             is_able = True
-            self._admit(connection)
+
+    def _begin_answer(self, connection: socket.socket) -> None:
+        """Answer somebody who called in a thread of its own.
+
+        Raises:
+            RuntimeError: no thread can be started; it is hung up on.
+        """
+        self._admit(connection)
+        try:
             threading.Thread(target=self._answer, args=(connection,), name="overlay-answers", daemon=True).start()
+        except RuntimeError:
+            self._forget(connection)
+            raise
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._callers.pop(connection, None)
+        connection.close()
 
     def _admit(self, connection: socket.socket) -> None:
         """Count somebody who called; of too many the first is hung up on: neighbours greet at once, even while strangers call."""
@@ -196,16 +212,15 @@ class Links:
                 self._require_admitted(connection)
                 self._take(connection, peer)
             except BaseException:
-                with self._lock:
-                    self._callers.pop(connection, None)
-                connection.close()
+                self._forget(connection)
                 raise
 
     def _take(self, connection: socket.socket, peer: Peer) -> Link:
         """Make a connection the link with a neighbour; an earlier one ends without a loss being told.
 
         Raises:
-            CommunicationError: this end leaves; or there is a later link with the neighbour, or with a later life of it.
+            CommunicationError: this end leaves, or has no threads; or there is a later link with the neighbour, or with a later
+                life of it.
         """
         prepare(connection, self._options.link_timeout_seconds)
         link = Link(connection, peer, self._options, on_message=self._dispatch, on_loss=self._lose)
@@ -218,9 +233,21 @@ class Links:
             self._links[peer.worker], self._numbers[peer.worker] = link, peer.number
         if before is not None:
             before.close()
-        link.start()
+        self._start(link)
         self.on_up(link)
         return link
+
+    def _start(self, link: Link) -> None:
+        """Let a link begin.
+
+        Raises:
+            CommunicationError: there are no threads for it; it is gone again, for it would carry nothing.
+        """
+        try:
+            link.start()
+        except RuntimeError as error:
+            self._remove(link, link.close)
+            raise CommunicationError(f"it gets no thread: {error}", field="worker", value=link.peer.worker) from error
 
     def _dispatch(self, link: Link, message: Message) -> None:
         hears = self._hears.get(message.channel)

@@ -20,7 +20,7 @@ from kintsugi.runtime.overlay.outbox import Outbox
 from kintsugi.runtime.overlay.probe import KINDS, Prober
 from tests.patience import eventually
 from tests.runtime.overlay.crew import Crew, wide
-from tests.runtime.scarce import no_descriptors
+from tests.runtime.scarce import no_descriptors, no_threads
 
 OPTIONS = OverlayOptions(link_timeout_seconds=60.0)
 
@@ -87,6 +87,24 @@ def test_neighbours_are_answered_again_once_there_are_descriptors(stack):
     with capture_logs() as logs, no_descriptors() as caller:
         caller.connect(("127.0.0.1", other.port))
         eventually(lambda: [log["event"] for log in logs], lambda told: told == ["cannot answer those who call"])
+    assert one.connect("b", address(other)).peer.worker == "b"
+
+
+def test_neighbours_are_answered_again_once_there_are_threads(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    with capture_logs() as logs, no_threads("overlay-answers"):
+        with pytest.raises(CommunicationError, match=r"cannot be reached|closed"):
+            one.connect("b", address(other))
+        assert eventually(lambda: [log["event"] for log in logs], lambda told: told == ["cannot answer those who call"])
+    assert one.connect("b", address(other)).peer.worker == "b"
+
+
+@pytest.mark.parametrize("which", ["reads", "writes"])
+def test_a_link_without_threads_is_none(stack, which):
+    one, other = links(stack, "a"), links(stack, "b")
+    with no_threads(f"overlay-link-b-{which}"), pytest.raises(CommunicationError, match="it gets no thread"):
+        one.connect("b", address(other))
+    assert one.up == ()
     assert one.connect("b", address(other)).peer.worker == "b"
 
 
