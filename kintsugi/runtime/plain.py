@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kintsugi.core import checks
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
@@ -96,8 +97,8 @@ class PlainRun:
             mtbf_seconds: mean time between failures of the whole job, from which the best interval follows.
 
         Raises:
-            InvalidInputError: the ranks are given different values or cannot share the global batch evenly, their group cannot sum
-                in host memory, or the folder cannot be made.
+            InvalidInputError: a number is none that training comes of, the ranks are given different values or cannot share the
+                global batch evenly, their group cannot sum in host memory, or the folder cannot be made.
             ConflictError: another life of the script goes on in the folder.
             UnavailableError: the folder's disk hangs.
         """
@@ -109,9 +110,14 @@ class PlainRun:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
         self._folder = Path(folder).absolute()
-        self._options = checkpoints or CheckpointOptions()
+        self._options = CheckpointOptions() if checkpoints is None else checkpoints
+        checks.instance("checkpoints", self._options, CheckpointOptions)
         given = {"num_samples": num_samples, "global_batch_size": global_batch_size, "num_steps": num_steps, "seed": seed}
         require_alike(run_traits(self._options, folder=self._folder, **given))
+        for name in ("num_samples", "global_batch_size", "num_steps"):
+            checks.count(name, given[name])
+        checks.whole("seed", seed)
+        checks.mean_time("mtbf_seconds", mtbf_seconds)
         if self.rank == 0:
             warn_of_kept_store()
         self._sampler = Sampler(num_samples=num_samples, microbatch_size=1, num_microbatches=global_batch_size, seed=seed)

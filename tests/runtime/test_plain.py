@@ -137,6 +137,26 @@ def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
         run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_samples", 1e3),
+        ("global_batch_size", 0),
+        ("global_batch_size", -6),
+        ("num_steps", 2.5),
+        ("num_steps", "9"),
+        ("seed", 0.5),
+        ("mtbf_seconds", float("nan")),
+        ("checkpoints", {"every_steps": 2}),
+        ("checkpoints", False),
+    ],
+)
+def test_what_no_training_comes_of_is_refused_by_its_name(tmp_path, field, value):
+    with refuses(field):
+        PlainRun(tmp_path / "run", **{"num_samples": 20, "global_batch_size": 6, "num_steps": 9, field: value})
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_that_is_refused_keeps_no_other_process_from_its_folder(tmp_path):
     """As in a notebook, whose process goes on."""
     trained(tmp_path, 2)
