@@ -84,9 +84,10 @@ class ModelAveraging(Strategy):
             matches_synchronous: see `PairwiseAveraging`.
 
         Raises:
-            InvalidInputError: the ratio is outside.
+            InvalidInputError: the ratio is outside, or `matches_synchronous` neither true nor false.
         """
         checks.positive("pull_ratio", pull_ratio)
+        checks.flag("matches_synchronous", matches_synchronous)
         if pull_ratio > 1.0:
             raise InvalidInputError("must be above 0 and at most 1", field="pull_ratio", value=pull_ratio)
         self._pull_ratio, self._matches_synchronous = pull_ratio, matches_synchronous
@@ -132,7 +133,12 @@ class PairwiseAveraging(Strategy):
             seed: of the choice of peers.
             matches_synchronous: whether steps are lengthened so that the mean of all models goes as far in a step as it would
                 under synchronous SGD, where noise prevails in gradients: for Adam and its like; it changes nothing for SGD.
+
+        Raises:
+            InvalidInputError: the seed is no whole number, or `matches_synchronous` neither true nor false.
         """
+        checks.whole("seed", seed)
+        checks.flag("matches_synchronous", matches_synchronous)
         self._seed, self._matches_synchronous = seed, matches_synchronous
         self._cache: ModelCache | None = None
         self._versions: list[int] = []

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime import endings
@@ -122,9 +123,14 @@ class PeerTransport:
             retry_seconds: for which a worker that did not answer is left alone.
 
         Raises:
-            InvalidInputError: `address` is none of this machine, or most others are of another version of the protocol.
+            InvalidInputError: a number makes no sense, `address` is none of this machine, or most others are of another version of
+                the protocol.
             CommunicationError: a worker is gone, or goes because it is of another version.
         """
+        _require_place(rank, num_workers)
+        checks.count("largest_bytes", largest_bytes)
+        checks.positive("timeout_seconds", timeout_seconds)
+        checks.seconds("retry_seconds", retry_seconds)
         self.rank, self.num_workers = rank, num_workers
         self._all_reduce = all_reduce
         self._exchange = Exchange(
@@ -207,6 +213,13 @@ class PeerTransport:
         _require_one_version(rows[:, _ADDRESS_BYTES].tolist(), self.rank)
         told = (bytes(row.tolist()).rstrip(b"\0").decode().split(" ", 1) for row in rows[:, :_ADDRESS_BYTES])
         return [(host, int(port)) for port, host in told]
+
+
+def _require_place(rank: int, num_workers: int) -> None:
+    checks.count("num_workers", num_workers)
+    checks.whole("rank", rank)
+    if not 0 <= rank < num_workers:
+        raise InvalidInputError(f"must be from 0 to {num_workers - 1}", field="rank", value=rank)
 
 
 def _require_one_version(versions: Sequence[int], rank: int) -> None:

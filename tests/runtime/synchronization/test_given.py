@@ -150,3 +150,34 @@ def test_a_parameter_that_comes_to_be_trained_later_is_refused_by_all_workers(st
         optimizer.close()
 
     crew(2, main)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rank", -1),
+        ("rank", 2),
+        ("rank", 0.0),
+        ("num_workers", 0),
+        ("num_workers", "2"),
+        ("largest_bytes", 0),
+        ("timeout_seconds", 0.0),
+        ("timeout_seconds", math.nan),
+        ("retry_seconds", -1.0),
+    ],
+)
+def test_a_transport_of_numbers_that_make_no_sense_is_refused(field, value):
+    with refuses(field):
+        PeerTransport(lambda _: None, **{"rank": 0, "num_workers": 2, field: value})
+
+
+@pytest.mark.parametrize("strategy", [ModelAveraging, PairwiseAveraging])
+def test_a_flag_that_is_a_word_is_refused(strategy):
+    with refuses("matches_synchronous"):
+        strategy(matches_synchronous="false")
+
+
+@pytest.mark.parametrize("seed", [0.5, "1", None])
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with refuses("seed"):
+        PairwiseAveraging(seed)
