@@ -261,7 +261,13 @@ def next_life(folder: Path, geometry: Geometry) -> int:
     if before is not None and not before.geometry.is_same_job(geometry):
         changed = first_change(before.geometry.described, geometry.described) or " (another seed)"
         raise InvalidInputError(f"holds journals of another job{changed}; take a new folder", field="run", value=str(folder))
-    return max((int(path.name.partition("-")[0]) for path in paths), default=0) + 1
+    return max((_life_in(path) for path in paths), default=0) + 1
+
+
+def _life_in(path: Path) -> int:
+    """Whose file it is, by its name; 0 where that is not a journal's."""
+    number = path.name.partition("-")[0]
+    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 def _undamaged(path: Path) -> Record | None:

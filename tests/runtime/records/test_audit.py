@@ -273,6 +273,13 @@ def test_a_damaged_journal_is_warned_of_and_stops_nobody(scribe):
     assert not audit(scribe.run).is_exact
 
 
+@pytest.mark.parametrize("text", ["", "mine\n"])
+def test_a_file_beside_the_journals_that_is_none_keeps_no_life_from_beginning(scribe, text):
+    scribe.begin(0, Source.START, 1)
+    (scribe.run / "audit" / "notes.jsonl").write_text(text)
+    assert next_life(scribe.run / "audit", GEOMETRY) == 2
+
+
 def test_journals_of_one_worker_never_share_a_file(scribe):
     for _ in range(2):
         scribe.begin(0, Source.START, 1)
