@@ -33,13 +33,14 @@ class Lines:
         self._waiting.put(written)
         written.wait(LAST_SECONDS)
 
-    def _tell(self, line: str) -> None:
+    def tell(self, line: str) -> None:
+        """Have a line written behind all that were told before."""
         if self._waiting.qsize() < MOST_LINES:
             self._waiting.put(line)
         else:
             self._num_lost += 1
 
-    debug = info = warning = error = critical = exception = _tell
+    debug = info = warning = error = critical = exception = tell
 
     def _run(self) -> None:
         while True:

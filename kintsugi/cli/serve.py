@@ -28,7 +28,6 @@ from api.overlay.assembly import overlays_of
 from api.settings import Settings, settings_of
 from api.spans import require_opentelemetry
 from api.storage.store import Store
-from kintsugi.cli.errors import tell
 from kintsugi.core.descriptors import allow_most
 from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
 from kintsugi.core.version import __version__
@@ -149,7 +148,7 @@ class _Server(uvicorn.Server):
         if self.started:
             database = make_url(self._app.state.desk.settings.database_url).set(query={}).render_as_string()  # without passwords
             structlog.get_logger("kintsugi.api").info("started", version=__version__, database=database, process=os.getpid())
-            tell(f"kintsugi: listening on {self._address}")
+            self._log.tell(f"kintsugi: listening on {self._address}")
             self._warming.start()
 
     @property
