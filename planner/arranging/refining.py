@@ -28,6 +28,9 @@ MOST_TRIED = 6
 MOST_NAMED = 2
 """So many of the ways to name the workers of a change are tried."""
 
+MOST_WITHIN_RACKS = 64
+"""In larger jobs no pipelines within racks are bettered."""
+
 MOST_DESCENDED = 2
 """Numbers of pipelines within racks that are bettered by their times alone."""
 
@@ -73,7 +76,7 @@ def is_worth_refining_last(request: Request, iteration_seconds: float, least_sec
 
 def is_descended(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
     """Whether pipelines within racks are bettered by their times alone, beside a plan of such a step: a first one."""
-    is_first, is_in_reach = request.holdings.plan is None, len(request.workers) <= FEW
+    is_first, is_in_reach = request.holdings.plan is None, len(request.workers) <= MOST_WITHIN_RACKS
     is_possible = is_first and is_in_reach and not request.settings.schedule.is_interleaved
     return is_possible and bool(request.costs.cluster.links) and is_doubtful(iteration_seconds, least_seconds)
 

@@ -197,7 +197,7 @@ def test_another_worker_of_a_rack_with_slow_ones_never_lengthens_a_first_plans_s
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), steps
 
 
-@pytest.mark.parametrize(("counts", "most_seconds"), [((17, 18, 19, 20, 21), 1.03), ((29, 30, 31), 0.72)])
+@pytest.mark.parametrize(("counts", "most_seconds"), [((17, 18, 19, 20, 21), 1.03), ((29, 30, 31), 0.72), ((40,), 1.0)])
 def test_pipelines_within_racks_are_split_and_put_in_order_for_reductions_from_rack_to_rack(counts, most_seconds):
     """Every second worker is slow, and no rack is a multiple of another: 15 percent more before they were looked for."""
     profile, steps = codec.load(Profile, MODELS / "gpt2-medium.a100-80g.json"), []
