@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kintsugi.cli.deciding import decide
 from kintsugi.cli.output import Format, plan_document, print_decision, print_json
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import MOST_WORKERS, Cluster
@@ -12,7 +13,6 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import Profile
-from planner.replan import replan
 
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the model on the device (JSON).")]
 ClusterFile = Annotated[Path | None, typer.Option("--cluster", help="The workers and their links (JSON).")]
@@ -53,7 +53,7 @@ def plan(
     """The best plan for a job, from its profile and its workers."""
     ranges = Ranges(min_dp=min_dp, max_dp=max_dp, min_pp=min_pp, max_pp=max_pp)
     settings = JobSettings(num_microbatches=num_microbatches, ranges=ranges, schedule=schedule)
-    decision = replan(first_snapshot(load_profile(profile), cluster_of(workers, workers_per_host, cluster), settings))
+    decision = decide(first_snapshot(load_profile(profile), cluster_of(workers, workers_per_host, cluster), settings))
     if format is Format.JSON:
         print_json(plan_document(decision))
     else:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kintsugi.cli.deciding import decide
 from kintsugi.cli.output import Format, print_decision, print_json
 from kintsugi.cli.plan import (
     MaxDp,
@@ -32,7 +33,6 @@ from kintsugi.core.errors import InvalidInputError, some, told_as
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy, Schedule
 from planner.adoption import fitting
-from planner.replan import replan as decide
 
 NUMBER = r"\d{1,18}"
 """Of a pipeline, a stage or a host; longer ones are none, and Python reads no number of thousands of digits."""
