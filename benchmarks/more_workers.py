@@ -8,12 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations
+from itertools import accumulate
 from pathlib import Path
 from unittest.mock import patch
 
+from benchmarks.uneven_links import with_links
 from kintsugi.core import codec
-from kintsugi.core.cluster import Cluster, HostLink
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.profile import Profile
 from planner.arranging.refining import Refinery
@@ -41,14 +42,13 @@ class Case:
     def cluster(self, num_workers: int) -> Cluster:
         """So many workers."""
         cluster = Cluster.uniform(num_workers, workers_per_host=self.workers_per_host)
-        links = tuple(
-            HostLink(between=(cluster.hosts[a], cluster.hosts[b]), alpha_seconds=5e-5, beta_seconds_per_byte=8e-10)
-            for a, b in combinations(range(len(cluster.hosts)), 2)
-            if a % self.num_racks != b % self.num_racks
-        )
         speed = SPEEDS[self.speeds]
         workers = [replace(own, speed_ratio=speed(number)) for number, own in enumerate(cluster.workers)]
-        return replace(cluster.with_workers(tuple(workers)), links=links)
+        return with_links(
+            cluster.with_workers(tuple(workers)),
+            lambda a, b: 8e-10 if a % self.num_racks != b % self.num_racks else None,
+            alpha_seconds=5e-5,
+        )
 
 
 CASES = tuple(

@@ -33,20 +33,20 @@ def with_random_slow(num_workers: int, share: float, seed: int) -> Cluster:
 def with_all_different(num_workers: int, most: float, seed: int) -> Cluster:
     """Workers on hosts of their own, each link with a rate of its own down to one `most`th, as many in each octave."""
     chance = random.Random(seed)
-    return _with_links(Cluster.uniform(num_workers), lambda *_: LEAST_BETA * most ** chance.random())
+    return with_links(Cluster.uniform(num_workers), lambda *_: LEAST_BETA * most ** chance.random())
 
 
 def _with_slow(cluster: Cluster, is_slow: Callable[[int, int], bool]) -> Cluster:
-    return _with_links(cluster, lambda a, b: 2e-9 if is_slow(a, b) else None)
+    return with_links(cluster, lambda a, b: 2e-9 if is_slow(a, b) else None)
 
 
-def _with_links(cluster: Cluster, beta: Callable[[int, int], float | None]) -> Cluster:
-    """The cluster with links of so many seconds per byte; those of None are the profile's."""
+def with_links(cluster: Cluster, beta: Callable[[int, int], float | None], *, alpha_seconds: float = 4e-5) -> Cluster:
+    """The cluster with links of so many seconds per byte between hosts, by their numbers; those of None are the profile's."""
     links = {(a, b): beta(a, b) for a, b in itertools.combinations(range(len(cluster.hosts)), 2)}
     return replace(
         cluster,
         links=tuple(
-            HostLink(between=(cluster.hosts[a], cluster.hosts[b]), alpha_seconds=4e-5, beta_seconds_per_byte=own)
+            HostLink(between=(cluster.hosts[a], cluster.hosts[b]), alpha_seconds=alpha_seconds, beta_seconds_per_byte=own)
             for (a, b), own in links.items()
             if own is not None
         ),

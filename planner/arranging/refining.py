@@ -69,16 +69,19 @@ def is_worth_refining(request: Request, iteration_seconds: float, least_seconds:
 
 def is_worth_refining_last(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
     """Whether the best of all plans over links that differ is bettered, in a job of more workers than have several bettered."""
-    num_workers, links = len(request.workers), request.costs.cluster.links
-    is_in_reach = MOST_WORKERS < num_workers <= FEW and not request.settings.schedule.is_interleaved
-    return is_in_reach and bool(links) and is_doubtful(iteration_seconds, least_seconds)
+    is_in_reach = MOST_WORKERS < len(request.workers) <= FEW
+    return is_in_reach and _is_doubtful_over_links(request, iteration_seconds, least_seconds)
 
 
 def is_descended(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
     """Whether pipelines within racks are bettered by their times alone, beside a plan of such a step: a first one."""
     is_first, is_in_reach = request.holdings.plan is None, len(request.workers) <= MOST_WITHIN_RACKS
-    is_possible = is_first and is_in_reach and not request.settings.schedule.is_interleaved
-    return is_possible and bool(request.costs.cluster.links) and is_doubtful(iteration_seconds, least_seconds)
+    return is_first and is_in_reach and _is_doubtful_over_links(request, iteration_seconds, least_seconds)
+
+
+def _is_doubtful_over_links(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
+    can_be_changed = bool(request.costs.cluster.links) and not request.settings.schedule.is_interleaved
+    return can_be_changed and is_doubtful(iteration_seconds, least_seconds)
 
 
 def _is_possible(request: Request) -> bool:

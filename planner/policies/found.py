@@ -28,6 +28,12 @@ class Found:
         """The same plan, with how long the whole search took that led to it."""
         return replace(self, search=replace(self.search, elapsed_seconds=elapsed_seconds))
 
+    def bettered(self, better: "Found", elapsed_seconds: float) -> "Found":
+        """What was made of this plan, with the bound and the search of this one, which took so much longer."""
+        seconds = better.estimate.iteration_seconds
+        search = replace(self.search, elapsed_seconds=self.search.elapsed_seconds + elapsed_seconds)
+        return replace(better, search=search.bounded(min(self.search.lower_bound_seconds, seconds), seconds))
+
     def beside(self, wider: "Found") -> "Found":
         """The same plan, with a bound that holds for what a wider search looked at, too."""
         least = min(wider.search.lower_bound_seconds, self.search.lower_bound_seconds, self.estimate.iteration_seconds)

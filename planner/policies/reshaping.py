@@ -143,28 +143,23 @@ def _side_by_side(request: Request) -> Found:
 
 def _within_racks(request: Request, found: Found) -> Found:
     """The plan, or a better one of pipelines within racks, where a first plan's step may be shorter than it is."""
-    least, started = found.search.lower_bound_seconds, clock()
-    if not is_descended(request, found.estimate.iteration_seconds, least):
+    started = clock()
+    if not is_descended(request, found.estimate.iteration_seconds, found.search.lower_bound_seconds):
         return found
     below, best = found.estimate.iteration_seconds * (1 + BETTERED), found
     descended = Refinery(request).descended(found.plan, below, partial(_worth_above, request))
     if descended is not None and _worth(request, other := _found(request, descended)) > _worth(request, found):
         known = found if is_refined(request) else _refined(Refinery(request), request, found)
         best = max(known, _refined(Refinery(request), request, other), key=partial(_worth, request))
-    seconds = best.estimate.iteration_seconds
-    search = replace(found.search, elapsed_seconds=found.search.elapsed_seconds + clock() - started)
-    return replace(best, search=search.bounded(min(least, seconds), seconds))
+    return found.bettered(best, clock() - started)
 
 
 def _refined_last(request: Request, found: Found) -> Found:
     """The plan bettered worker by worker where that takes too long for the best of several plans."""
-    least, started = found.search.lower_bound_seconds, clock()
-    if not is_worth_refining_last(request, found.estimate.iteration_seconds, least):
+    started = clock()
+    if not is_worth_refining_last(request, found.estimate.iteration_seconds, found.search.lower_bound_seconds):
         return found
-    better = _refined(Refinery(request), request, found)
-    seconds = better.estimate.iteration_seconds
-    search = replace(found.search, elapsed_seconds=found.search.elapsed_seconds + clock() - started)
-    return replace(better, search=search.bounded(min(least, seconds), seconds))
+    return found.bettered(_refined(Refinery(request), request, found), clock() - started)
 
 
 def _with_proof(found: Found) -> Found:
