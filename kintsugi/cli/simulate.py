@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from kintsugi.cli.deciding import native_lines_apart
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.progress import progress_of
 from kintsugi.cli.terminal import terminal
@@ -60,7 +61,8 @@ def simulate(
     num_processes = jobs or os.cpu_count() or 1
     tasks = tasks_of(case, parsed(vary or []), wanted, range(seeds), num_processes=num_processes)
     _check(tasks, out)
-    results = _run(tasks, num_processes, dask)
+    with native_lines_apart():
+        results = _run(tasks, num_processes, dask)
     rows = summarised(results)
     if out is not None:
         _write(out, case, results, rows)
