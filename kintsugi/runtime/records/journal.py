@@ -244,8 +244,12 @@ def read_journal(path: Path) -> Record | None:
     if not lines or lines[0].get("kind") != "begin":
         raise InvalidInputError(problem or f"{path.name} does not begin as a journal does", field="run", value=str(path))
     first = lines[0]
-    geometry = Geometry(**{field.name: first[field.name] for field in fields(Geometry)})
-    return Record(path.name, first["worker"], first["life"], geometry, tuple(lines[1:]), problem)
+    try:
+        geometry = Geometry(**{field.name: first[field.name] for field in fields(Geometry)})
+        return Record(path.name, first["worker"], first["life"], geometry, tuple(lines[1:]), problem)
+    except KeyError as error:
+        message = f"{path.name} begins without {error}: another version of Kintsugi wrote it, which can read it"
+        raise InvalidInputError(message, field="run", value=str(path)) from error
 
 
 def next_life(folder: Path, geometry: Geometry) -> int:

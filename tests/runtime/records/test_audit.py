@@ -229,6 +229,14 @@ def test_a_journal_that_cannot_be_read_is_named(scribe, damage):
         read_journal(path)
 
 
+def test_a_journal_of_another_version_is_named(scribe, monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.records.journal.asdict", lambda geometry: {"seed": geometry.seed})
+    scribe.begin(1, Source.START, 1)
+    path = next((scribe.run / "audit").glob("*.jsonl"))
+    with pytest.raises(InvalidInputError, match=f"{path.name} begins without 'num_samples': another version of Kintsugi wrote it"):
+        read_journal(path)
+
+
 def test_a_line_that_was_cut_off_by_a_death_is_no_problem(scribe):
     whole_run(scribe)
     path = scribe.run / "audit" / "0001-w07-0.jsonl"
