@@ -7,6 +7,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from kintsugi.cli import INTERRUPTED
+from kintsugi.cli.deciding import native_lines_apart
 from kintsugi.cli.errors import tell
 from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
@@ -87,7 +88,8 @@ def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
         progress.start()  # with the first cell: before it there may be a refusal
 
     try:
-        return run_matrix(chosen, folder, asked, observe)
+        with native_lines_apart():
+            return run_matrix(chosen, folder, asked, observe)
     finally:
         progress.stop()
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from kintsugi.cli.deciding import native_lines_apart
 from kintsugi.cli.files import write_text
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.progress import tracked
@@ -79,7 +80,8 @@ def regress(
     before = _baseline(folder, is_needed=not update or bool(patterns)).cases
     left_out = {name: figures for name, figures in before.items() if not is_asked(name, patterns)}
     planned = tracked(cases.items(), len(cases), "planning")
-    results = [_result(name, case, before.get(name), folder / CASES) for name, case in planned]
+    with native_lines_apart():
+        results = [_result(name, case, before.get(name), folder / CASES) for name, case in planned]
     results += [_gone(name, figures, update) for name, figures in before.items() if name not in cases and name not in left_out]
     _print(results, format)
     if not update:

@@ -19,6 +19,7 @@ from api.overlay.replay import OverlayReplay
 from api.replay import Replay, Replayed, lacking
 from api.settings import settings_of
 from api.storage.store import Store
+from kintsugi.cli.deciding import native_lines_apart
 from kintsugi.cli.output import Format, print_json, to_the_second
 from kintsugi.cli.progress import tracked
 from kintsugi.cli.terminal import styled, terminal
@@ -58,11 +59,12 @@ def replay(
         store.open()
         overlays = _overlays(store, planner_of(settings), job) if generation is None else []
         jobs = [Replay(store, name, generation=generation) for name in _jobs(store, job, may_lack=bool(overlays))]
-        found = Found(
-            jobs={one.job: list(_tracked(one)) for one in jobs},
-            overlays={one.job: list(_tracked(one)) for one in overlays},
-            lacks=lacking(store) if job is None else (),
-        )
+        with native_lines_apart():
+            found = Found(
+                jobs={one.job: list(_tracked(one)) for one in jobs},
+                overlays={one.job: list(_tracked(one)) for one in overlays},
+                lacks=lacking(store) if job is None else (),
+            )
     finally:
         store.close()
     if form is Format.JSON:
