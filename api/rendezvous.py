@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, insert, s
 
 from api.access.callers import own_key, shown_key
 from api.storage.database import Database, OvertakenError
+from api.storage.sweeping import sweep
 from api.storage.tables import RENDEZVOUS, RENDEZVOUS_WRITES
 from kintsugi.core import checks, codec
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError
@@ -27,6 +28,8 @@ T = TypeVar("T")
 MOST_BYTES = 262_144
 MOST_LETTERS = 200
 KEPT = timedelta(days=7)
+SWEPT_AT_ONCE = 1_000
+"""Old values, and old writes, that are deleted as a new key is set."""
 REPEATED = timedelta(minutes=10)
 """How long a write that is asked for again is known; torchrun's agents go on for two minutes at most."""
 DROPPED = "dropped"
@@ -216,7 +219,7 @@ def _set(connection: Connection, asked: _Asked, write: MeetingWrite, version: in
         return
     connection.execute(insert(RENDEZVOUS), {"run": asked.run, "key": asked.key, **row})
     for table in (RENDEZVOUS, RENDEZVOUS_WRITES):
-        connection.execute(delete(table).where(table.c.changed_at < (asked.at - KEPT).isoformat()))
+        sweep(connection, table, table.c.changed_at < (asked.at - KEPT).isoformat(), most=SWEPT_AT_ONCE)
 
 
 def _refused(run: str, key: str, found: Meeting | None) -> Meeting:

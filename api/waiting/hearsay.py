@@ -13,11 +13,14 @@ from sqlalchemy import Connection, Double, cast, delete, extract, func, insert, 
 
 from api.storage.database import Database
 from api.storage.engines import POSTGRESQL
+from api.storage.sweeping import sweep
 from api.storage.tables import SIGNS
 from api.waiting.exchanges import OVERDUE_PERIODS, Heard
 
 _KEPT_SECONDS = 3600.0
 """How long what a process told is kept; one that has ended tells no more."""
+_SWEPT_AT_ONCE = 100
+"""Old words that are deleted at each exchange, but for those that processes which were stopped for long replace right now."""
 
 
 class Hearsay:
@@ -50,7 +53,7 @@ class Hearsay:
             ages = {job: {worker: round(own_now - at, 3) for worker, at in workers.items()} for job, workers in heard.items()}
             row = {"process": self._process, "about": self._about, "told_at": now, "period_seconds": period_seconds}
             connection.execute(insert(SIGNS), row | {"body": json.dumps(ages)})
-            connection.execute(delete(SIGNS).where(SIGNS.c.told_at < now - _KEPT_SECONDS))
+            sweep(connection, SIGNS, SIGNS.c.told_at < now - _KEPT_SECONDS, most=_SWEPT_AT_ONCE)
             told = connection.execute(select(SIGNS).where(SIGNS.c.process != self._process, SIGNS.c.about == self._about)).all()
         for word in told:
             if word.told_at > now:  # the clock was set back since: its next word counts

@@ -38,6 +38,8 @@ LAST_SECONDS = 2.0
 """How long a stopping service lets attempts finish; what does not is sent again by whoever finds it."""
 SWEEP_SECONDS = 600.0
 """How often old deliveries are forgotten."""
+SWEPT_AT_ONCE = 1_000
+"""Old deliveries that are forgotten from one look to the next: other writers wait no longer than that takes."""
 LEASE_IS_OVER = "does not send a delivery: the service was stopped for longer than it is this process's to send"
 NOT_COUNTED = "an attempt does not count: by its end the delivery was changed, removed, or somebody else's"
 
@@ -102,8 +104,9 @@ class Courier:
     def _sweep(self) -> None:
         if time.monotonic() - self._swept < SWEEP_SECONDS:
             return
-        self._outbox.forget(text_of(utc_now() - timedelta(seconds=self._manners.keep_seconds)))
-        self._swept = time.monotonic()
+        before = text_of(utc_now() - timedelta(seconds=self._manners.keep_seconds))
+        if self._outbox.forget(before, most=SWEPT_AT_ONCE) < SWEPT_AT_ONCE:
+            self._swept = time.monotonic()
 
     async def _deliver(self, sender: Sender, parcel: Parcel) -> None:
         try:

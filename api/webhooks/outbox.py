@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, insert, literal_column, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, insert, literal_column, or_, select, tuple_, update
 
 from api.storage.database import Database
 from api.storage.legible import legible
+from api.storage.sweeping import sweep
 from api.storage.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
 from api.webhooks.hooks import DeliveryStatus, HookKind
 from api.webhooks.moments import moment_of, text_of
@@ -177,12 +178,12 @@ class Outbox:
         with self._database.writing() as connection:
             return connection.execute(update(DELIVERIES).where(mine).values(values)).rowcount > 0
 
-    def forget(self, before: str) -> int:
-        """Delete deliveries that were made or given up before a moment; their number."""
+    def forget(self, before: str, *, most: int) -> int:
+        """Delete up to `most` deliveries that were made or given up before a moment; their number."""
         columns = DELIVERIES.c
-        old = delete(DELIVERIES).where(columns.status != DeliveryStatus.PENDING.value, columns.due_at < before)
+        ended = columns.status.in_([status.value for status in DeliveryStatus if status is not DeliveryStatus.PENDING])
         with self._database.writing() as connection:
-            return connection.execute(old).rowcount
+            return sweep(connection, DELIVERIES, and_(ended, columns.due_at < before), most=most)
 
 
 @legible

@@ -1,6 +1,8 @@
 """Several processes listen to one job: what one of them heard is nobody's silence to the others."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Barrier
 
 import anyio
 import pytest
@@ -10,12 +12,14 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from api.storage.database import Database
 from api.storage.tables import SIGNS
+from api.waiting import hearsay
 from api.waiting.exchanges import EXCHANGES, OVERDUE_PERIODS
 from api.waiting.hearsay import Hearsay
 from api.waiting.heartbeats_watch import HeartbeatWatch
 from tests.api.requests import EVENTS, event, new_job
 from tests.api.waiting.test_heartbeats import HEARTBEATS, NOW, TIMEOUT, Records, beats
 from tests.api.waiting.witnesses import Between
+from tests.databases import emptied
 from tests.patience import eventually
 
 PERIOD = TIMEOUT / EXCHANGES
@@ -31,8 +35,8 @@ def database(database_url):
 
 def process(database, now, about="jobs"):
     """What one process does between the others, by a clock that stands."""
-    hearsay = Hearsay(database, about, clock=lambda: now)
-    return lambda heard, since=0.0: hearsay.exchange(heard, period_seconds=100.0, since=since)
+    teller = Hearsay(database, about, clock=lambda: now)
+    return lambda heard, since=0.0: teller.exchange(heard, period_seconds=100.0, since=since)
 
 
 @pytest.mark.both_databases
@@ -83,6 +87,24 @@ def test_words_of_a_clock_that_was_set_back_do_not_count_and_old_ones_are_forgot
     other({})
     with database.reading() as connection:
         assert len(connection.execute(select(SIGNS.c.process)).all()) == 1
+
+
+def test_processes_that_were_suspended_together_are_not_in_each_others_way_as_they_go_on(migrated_url, monkeypatch):
+    """Each replaces its own word, which is old, before either looks for old ones."""
+    both, clock = Barrier(2), hearsay._seconds
+
+    def clock_of_both(connection):
+        both.wait(60)
+        return clock(connection)
+
+    emptied(migrated_url)
+    with closing(Database(migrated_url)) as first, closing(Database(migrated_url)) as second, ThreadPoolExecutor(2) as threads:
+        exchanges = [process(database, 0.0) for database in (first, second)]
+        for exchange in exchanges:
+            exchange({})
+        told_before(first, 5_000.0)
+        monkeypatch.setattr(hearsay, "_seconds", clock_of_both)
+        assert list(threads.map(lambda exchange: exchange({}), exchanges)) == [{}, {}]
 
 
 class Crowd:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from api.metrics import Metrics
 from api.schemas import NewJob
@@ -12,14 +12,14 @@ from api.service import Service
 from api.storage.database import Database
 from api.storage.legible import IllegibleError
 from api.storage.store import Store
-from api.storage.tables import WEBHOOKS
-from api.webhooks import collector
+from api.storage.tables import DELIVERIES, WEBHOOKS
+from api.webhooks import collector, courier
 from api.webhooks.collector import MOST_NEWS, Collector
 from api.webhooks.courier import Courier
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import DeliveryStatus, NewWebhook, WebhookTarget
 from api.webhooks.manners import Manners
-from api.webhooks.moments import text_of, utc_now
+from api.webhooks.moments import moment_of, text_of, utc_now
 from api.webhooks.news import News
 from api.webhooks.outbox import Outbox, Place, Settlement, moved
 from api.webhooks.registry import Registry
@@ -211,6 +211,40 @@ def test_a_pause_does_not_last_longer_where_the_clock_was_set_back(outbox):
     assert outbox.settle(other, replace(paused, status=DeliveryStatus.DELIVERED))
     assert not outbox.is_due("9998-12-31T23:55:00.000000Z", ())
     assert outbox.is_due("9998-12-31T22:00:00.000000Z", ())
+
+
+def ended(outbox: Outbox) -> list[str]:
+    """Both deliveries, once they were made."""
+    parcels = [outbox.lease(NOW, SOON, name, most=1)[0] for name in ("a", "b")]
+    made = Settlement(status=DeliveryStatus.DELIVERED, attempts=1, due_at=NOW, last_status=204, last_error=None)
+    assert all(outbox.settle(parcel, made) for parcel in parcels)
+    return [parcel.event for parcel in parcels]
+
+
+def events_in(store: Store) -> list[str]:
+    with store.database.reading() as connection:
+        return list(connection.execute(select(DELIVERIES.c.event)).scalars())
+
+
+def test_what_ended_long_ago_is_forgotten_a_part_at_a_time_and_nothing_else(store, outbox):
+    (parcel,) = outbox.lease(NOW, SOON, "a", most=1)
+    assert outbox.settle(parcel, Settlement(status=DeliveryStatus.DEAD, attempts=1, due_at=NOW, last_status=410, last_error="gone"))
+    assert outbox.forget(NOW, most=9) == 0
+    assert outbox.forget(LAST, most=9) == 1
+    (left,) = events_in(store)
+    assert left != parcel.event
+    (pending,) = outbox.lease(LATER, LAST, "b", most=9)
+    assert pending.event == left
+
+
+def test_of_many_that_ended_so_many_are_forgotten_at_a_time_until_none_is_left(store, outbox, monkeypatch):
+    monkeypatch.setattr(courier, "SWEPT_AT_ONCE", 1)
+    ended(outbox)
+    carrying = Courier(Collector(store, outbox, retry_seconds=60), outbox, Guard(loopback=True), Metrics(), Manners(keep_seconds=0))
+    monkeypatch.setattr(courier, "utc_now", lambda: moment_of(LAST))
+    for left in (1, 0, 0):
+        assert carrying._found(frozenset()) == []
+        assert len(events_in(store)) == left
 
 
 @pytest.mark.parametrize("again", ["changed", "sent again"])
