@@ -14,11 +14,12 @@ from threading import Lock
 import anyio
 import structlog
 from anyio.to_thread import run_sync
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import insert, select
 
 from api.http.cursors import Cursors
 from api.outages import Outage
 from api.storage.database import Database
+from api.storage.sweeping import sweep
 from api.storage.tables import AUDIT
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import KintsugiError
@@ -26,8 +27,8 @@ from kintsugi.core.profile import PYDANTIC_CONFIG
 
 FLUSH_SECONDS = 0.5
 PRUNE_SECONDS = 3_600.0
-PRUNED_AT_ONCE = 10_000
-"""Old records that are deleted in one transaction: other writers wait no longer than that takes."""
+PRUNED_AT_ONCE = 2_000
+"""Old records that are deleted from one flush to the next: other writers, and new records, wait no longer than that takes."""
 MOST_UNWRITTEN = 50_000
 """Records that wait for a database that is away; later ones are logged alone."""
 
@@ -84,7 +85,7 @@ class Auditor:
         self._unwritten: deque[AuditRecord] = deque()
         self._something = anyio.Event()
         self._closing = anyio.Event()
-        self._pruned_at = -PRUNE_SECONDS
+        self._pruned_at = float("-inf")
         self._writing = Lock()
         self._log = structlog.get_logger("kintsugi.audit")
 
@@ -97,15 +98,19 @@ class Auditor:
         self._something.set()
 
     async def run(self) -> None:
-        """Write what was added until `close`; a database that is away is tried again."""
+        """Write what was added until `close`, and then the rest; a database that is away is tried again until then."""
         outage = Outage("write the audit log")
-        while not self._closing.is_set():
-            await self._something.wait()
+        is_last = False
+        while not is_last:
+            with anyio.move_on_after(self._seconds_to_pruning()):
+                await self._something.wait()
             with anyio.move_on_after(FLUSH_SECONDS):
                 await self._closing.wait()
-            self._something = anyio.Event()
+            is_last, self._something = self._closing.is_set(), anyio.Event()
             try:
                 await run_sync(self.write)
+                if not is_last and not self._seconds_to_pruning():
+                    await run_sync(self.prune)
                 outage.is_over()
             except KintsugiError as error:
                 outage.goes_on(error)
@@ -117,24 +122,31 @@ class Auditor:
         self._something.set()
 
     def write(self) -> None:
-        """Write everything that was added, and delete what is too old.
+        """Write everything that was added.
 
         Raises:
             UnavailableError: the database does not answer; nothing is lost.
         """
         with self._writing:
-            self._write()
+            records = list(self._unwritten)
+            if not records:
+                return
+            with self._database.writing() as connection:
+                connection.execute(insert(AUDIT), [asdict(record) for record in records])
+            for _ in records:
+                self._unwritten.popleft()
 
-    def _write(self) -> None:
-        records = list(self._unwritten)
-        if not records:
-            return
+    def prune(self) -> None:
+        """Delete a part of what is older than the setting says; where that was all it is looked for again in an hour.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        oldest = text_of(utc_now() - self._keeping)
         with self._database.writing() as connection:
-            connection.execute(insert(AUDIT), [asdict(record) for record in records])
-        for _ in records:
-            self._unwritten.popleft()
-        if time.monotonic() - self._pruned_at >= PRUNE_SECONDS:
-            self._prune()
+            pruned = sweep(connection, AUDIT, AUDIT.c.at < oldest, most=PRUNED_AT_ONCE)
+        if pruned < PRUNED_AT_ONCE:
+            self._pruned_at = time.monotonic()
 
     def page(self, cursor: str | None, limit: int, job: str | None = None) -> AuditPage:
         """Up to `limit` records behind `cursor`, of one job or of all, up to the last that this process made.
@@ -153,17 +165,8 @@ class Auditor:
         more = len(entries) > limit
         return AuditPage(entries=tuple(entries[:limit]), next_cursor=cursors.after(entries[limit - 1].number) if more else None)
 
-    def _prune(self) -> None:
-        """Delete what is older than the setting says, a part at a time."""
-        oldest = text_of(utc_now() - self._keeping)
-        while True:
-            with self._database.writing() as connection:
-                numbers = select(AUDIT.c.number).where(AUDIT.c.at < oldest).order_by(AUDIT.c.number).limit(PRUNED_AT_ONCE)
-                last = connection.execute(select(func.max(numbers.subquery().c.number))).scalar_one()
-                if last is None:
-                    break
-                connection.execute(delete(AUDIT).where(AUDIT.c.number <= last, AUDIT.c.at < oldest))
-        self._pruned_at = time.monotonic()
+    def _seconds_to_pruning(self) -> float:
+        return max(0.0, self._pruned_at + PRUNE_SECONDS - time.monotonic())
 
 
 def _names() -> Sequence[str]:

@@ -1,6 +1,6 @@
 """The audit log outlives its process, forgets what is too old, and cannot be flooded."""
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import anyio
@@ -89,17 +89,59 @@ def test_what_is_too_old_is_deleted_and_nothing_else(database, auditor, monkeypa
     kept = [record("kept", days_ago=KEEP_DAYS - 0.01)]
     with database.writing() as connection:
         connection.execute(insert(AUDIT), values(*old[:3], *kept, *old[3:]))
-    auditor.add(record("new"))
-    assert requests_in(auditor) == ["kept", "new"]
+    for left in (3, 1, 0):
+        auditor.prune()
+        found = requests_in(auditor)
+        assert "kept" in found
+        assert len(found) == 1 + left
 
 
-def test_it_is_looked_for_old_records_now_and_then_alone(database, auditor):
-    auditor.add(record("first"))
-    assert requests_in(auditor) == ["first"]
+@pytest.mark.anyio
+async def test_a_quiet_service_deletes_what_is_too_old_a_part_at_a_time(database, auditor, monkeypatch):
+    monkeypatch.setattr("api.access.audit.PRUNED_AT_ONCE", 2)
+    monkeypatch.setattr("api.access.audit.FLUSH_SECONDS", 0.01)
     with database.writing() as connection:
-        connection.execute(insert(AUDIT), values(record("old", days_ago=KEEP_DAYS + 1)))
-    auditor.add(record("second"))
-    assert requests_in(auditor) == ["first", "old", "second"]
+        connection.execute(insert(AUDIT), values(*(record("old", days_ago=KEEP_DAYS + 1) for _ in range(5)), record("kept")))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(auditor.run)
+        await until(lambda: requests_in(auditor) == ["kept"])
+        auditor.close()
+
+
+@pytest.mark.anyio
+async def test_it_is_looked_for_old_records_now_and_then_alone(database, auditor, monkeypatch):
+    monkeypatch.setattr("api.access.audit.FLUSH_SECONDS", 0.01)
+    with database.writing() as connection:
+        connection.execute(insert(AUDIT), values(record("first", days_ago=KEEP_DAYS + 1)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(auditor.run)
+        await until(lambda: requests_in(auditor) == [])
+        with database.writing() as connection:
+            connection.execute(insert(AUDIT), values(record("old", days_ago=KEEP_DAYS + 1)))
+        auditor.add(record("second"))
+        await until(lambda: not auditor._unwritten)
+        auditor.close()
+    assert requests_in(auditor) == ["old", "second"]
+
+
+@pytest.mark.anyio
+async def test_what_comes_while_a_service_that_stops_writes_what_came_before_is_written_as_well(database, auditor, monkeypatch):
+    writing, begun = database.writing, []
+
+    @contextmanager
+    def writing_as_it_stops():
+        with writing() as connection:
+            yield connection
+        if not begun:
+            begun.append(True)
+            auditor.add(record("late"))
+            anyio.from_thread.run_sync(auditor.close)
+
+    monkeypatch.setattr(database, "writing", writing_as_it_stops)
+    auditor.add(record("early"))
+    with anyio.fail_after(60):
+        await auditor.run()
+    assert requests_in(auditor) == ["early", "late"]
 
 
 def test_a_database_that_is_away_loses_nothing(database, auditor, monkeypatch):

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from sqlalchemy import Engine, create_engine, insert, select
 
+from api.access.audit import Auditor
 from api.storage.database import Database
 from api.storage.sweeping import sweep
 from api.storage.tables import AUDIT, DELIVERIES
@@ -67,6 +68,17 @@ def test_a_part_at_a_time_until_nothing_old_is_left(database_url):
                 assert sweep(connection, AUDIT, AUDIT.c.at < THEN, most=2) == deleted
             assert len(found(database)) == left
         assert found(database) == ["new"]
+
+
+def test_a_record_that_somebody_holds_keeps_neither_others_nor_new_ones(postgres_url):
+    with closing(Database(postgres_url)) as database, somebody(postgres_url) as other:
+        auditor = Auditor(database, keep_days=1)
+        with database.writing() as connection:
+            connection.execute(insert(AUDIT), [record("held"), record("old")])
+        with other.begin() as connection:
+            connection.execute(select(AUDIT).where(AUDIT.c.request == "held").with_for_update())
+            auditor.prune()
+            assert found(database) == ["held"]
 
 
 @pytest.mark.processes
