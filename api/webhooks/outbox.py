@@ -103,7 +103,7 @@ class Outbox:
         return [Place(job=row.job, webhook=row.id, kinds=row.kinds, generation=row.generation, number=row.number) for row in rows]
 
     def put(self, place: Place, after: Place, news: Sequence[News], *, now: str, retry_until: str) -> None:
-        """Put news down for a webhook and move it from `place` to `after`, unless another process did.
+        """Put news down for a webhook and move it from `place` to `after`, unless another process did, or it asks for others now.
 
         Raises:
             OvertakenError: another process put them down at the same moment.
@@ -114,6 +114,7 @@ class Outbox:
             columns.id == place.webhook,
             columns.generation == place.generation,
             columns.number == place.number,
+            columns.kinds == place.kinds,
         )
         with self._database.writing() as connection:
             moved = connection.execute(update(WEBHOOKS).where(here).values(generation=after.generation, number=after.number))

@@ -17,7 +17,7 @@ from api.webhooks import collector, courier
 from api.webhooks.collector import MOST_NEWS, Collector
 from api.webhooks.courier import Courier
 from api.webhooks.guard import Guard
-from api.webhooks.hooks import DeliveryStatus, NewWebhook, WebhookTarget
+from api.webhooks.hooks import DeliveryStatus, HookKind, NewWebhook, WebhookTarget
 from api.webhooks.manners import Manners
 from api.webhooks.moments import moment_of, text_of, utc_now
 from api.webhooks.news import News
@@ -25,6 +25,7 @@ from api.webhooks.outbox import Outbox, Place, Settlement, moved
 from api.webhooks.registry import Registry
 from api.webhooks.sender import GONE, Attempt, Sender
 from kintsugi.core import codec
+from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.membership import Event, EventKind
 from tests.api.requests import new_job
@@ -138,6 +139,26 @@ def test_two_that_saw_the_same_place_put_its_news_down_once(store, outbox):
     assert outbox.behind() == []
 
 
+def test_a_webhook_that_is_changed_as_its_news_are_looked_for_is_told_what_it_asks_for_now(store, outbox, monkeypatch):
+    registry, look = Registry(store.database, Guard(loopback=True), retry_seconds=60), outbox.behind
+    asked = WebhookTarget(url="http://127.0.0.1:9", secret=SECRET, kinds=(HookKind.JOB_ENDED,))
+    service = Service(store, Metrics())
+
+    def changed_meanwhile(after):
+        places = look(after)
+        monkeypatch.setattr(outbox, "behind", look)
+        registry.change("llama", "site", asked)
+        service.post_ending("llama", Ending(outcome=Outcome.COMPLETED))
+        return places
+
+    service.post_events("llama", [Event(kind=EventKind.WORKER_JOINED, id="back", generation=2, worker="w00")])
+    monkeypatch.setattr(outbox, "behind", changed_meanwhile)
+    collecting = Collector(store, outbox, retry_seconds=60)
+    for _ in range(2):
+        collecting.collect()
+    assert events_in(store) == ["job_ended.4", "plan_decided.1", "plan_decided.2"]
+
+
 def test_nobody_sends_what_another_one_holds_until_the_lease_ends(outbox, database_url):
     database = Database(database_url)
     try:
@@ -223,7 +244,7 @@ def ended(outbox: Outbox) -> list[str]:
 
 def events_in(store: Store) -> list[str]:
     with store.database.reading() as connection:
-        return list(connection.execute(select(DELIVERIES.c.event)).scalars())
+        return list(connection.execute(select(DELIVERIES.c.event).order_by(DELIVERIES.c.event)).scalars())
 
 
 def test_what_ended_long_ago_is_forgotten_a_part_at_a_time_and_nothing_else(store, outbox):
