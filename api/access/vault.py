@@ -2,6 +2,7 @@
 
 import hmac
 import time
+from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from sqlalchemy import Row, insert, or_, select, update
 
 from api.access.tokens import IssuedToken, NewToken, Scope, Token, TokenPage, digest_of, id_in, new_id, new_secret
 from api.http.cursors import Cursors
-from api.storage.database import Database
+from api.storage.database import Database, TakenError
 from api.storage.recent import Recent
 from api.storage.tables import TOKENS
 from api.webhooks.moments import text_of, utc_now
@@ -46,7 +47,8 @@ class Vault:
         with self._database.reading() as connection:
             is_known = connection.execute(select(TOKENS.c.id).where(TOKENS.c.id == token_id)).first() is not None
         if not is_known:
-            self._put(token_id, secret, new)
+            with suppress(TakenError):  # by another process, which starts with the same settings
+                self._put(token_id, secret, new)
 
     def _put(self, token_id: str, secret: str, new: NewToken) -> Token:
         now = utc_now()

@@ -42,3 +42,18 @@ def test_the_workers_token_is_good_for_their_job_alone_and_is_needed(tmp_path):
     with TestClient(create_app(settings), base_url="http://localhost") as client:
         assert client.get("/v1/jobs/llama/overlay").status_code == 401
         assert client.get("/v1/jobs/llama/overlay", headers={"Authorization": f"Bearer {secret}"}).status_code == 404
+
+
+def test_of_two_processes_that_begin_with_it_at_the_same_time_both_begin(tmp_path, monkeypatch):
+    with vault(tmp_path / "first") as issuing:
+        secret = issuing.issue(WORKERS).secret
+    with vault(tmp_path / "both") as one, vault(tmp_path / "both") as other:
+        put = one._put
+
+        def put_after_the_other(*token):
+            other.adopt(secret, WORKERS)
+            return put(*token)
+
+        monkeypatch.setattr(one, "_put", put_after_the_other)
+        one.adopt(secret, WORKERS)
+        assert one.find(secret) == other.find(secret) is not None
