@@ -1,11 +1,12 @@
 """The audit log outlives its process, forgets what is too old, and cannot be flooded."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import anyio
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, text
 from starlette.testclient import TestClient
 
 from api.access.audit import Auditor, AuditRecord
@@ -17,6 +18,8 @@ from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import UnavailableError
 from tests.api.access.world import OWN, guarded
 from tests.api.requests import event
+from tests.databases import emptied
+from tests.patience import eventually
 
 KEEP_DAYS = 400
 
@@ -142,6 +145,33 @@ async def test_what_comes_while_a_service_that_stops_writes_what_came_before_is_
     with anyio.fail_after(60):
         await auditor.run()
     assert requests_in(auditor) == ["early", "late"]
+
+
+def test_who_read_a_record_misses_none_of_a_lower_number_that_another_process_is_writing(migrated_url):
+    waits = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    with (
+        closing(Database(emptied(migrated_url))) as slow,
+        closing(Database(migrated_url)) as quick,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        seen, writing, one, other = [], slow.writing, *(Auditor(database, keep_days=KEEP_DAYS) for database in (slow, quick))
+
+        @contextmanager
+        def writing_slowly():
+            with writing() as connection:
+                yield connection
+                other.add(record("of the other"))
+                told = threads.submit(other.write)
+                assert eventually(lambda: told.done() or count(quick, waits), bool)
+                seen.extend(requests_in(Auditor(quick, keep_days=KEEP_DAYS)))
+
+        slow.writing = writing_slowly
+        one.add(record("of the one"))
+        one.write()
+        threads.shutdown()
+        found = requests_in(Auditor(quick, keep_days=KEEP_DAYS))
+        assert sorted(found) == ["of the one", "of the other"]
+        assert seen == found[: len(seen)]
 
 
 def test_a_database_that_is_away_loses_nothing(database, auditor, monkeypatch):
