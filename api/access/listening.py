@@ -24,7 +24,7 @@ async def while_usable(messages: AsyncGenerator[bytes, None], token: Token | Non
         token: under which it was asked for; None where none was needed.
         access: its vault is asked at most every `CACHED_SECONDS`; a database that is away takes nobody's token.
     """
-    asked = time.monotonic()
+    asked = float("-inf")  # what let the stream begin may have been found that long ago already
     async with aclosing(messages):
         while (message := await _next(messages, token)) is not None:
             if token is None and await access.asks_for_tokens():
