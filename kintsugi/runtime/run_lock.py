@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kintsugi.core.errors import ConflictError
+from kintsugi.core.errors import ConflictError, InvalidInputError, cause_of
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.layout import LIFE_LOCK
 
@@ -85,9 +85,14 @@ class RunLock(AbstractContextManager["RunLock"]):
 
         Raises:
             ConflictError: another process holds it.
+            InvalidInputError: the disk is full or broken, or something else has its name.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            message = f"cannot be worked in: {self._path.name} cannot be opened ({cause_of(error)}); mend that, or name another"
+            raise InvalidInputError(message, field=self._field, value=str(self._folder)) from error
         try:
             _OWN.take(descriptor)
         except OSError as error:

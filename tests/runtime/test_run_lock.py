@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kintsugi.core.errors import ConflictError
+from kintsugi.core.errors import ConflictError, InvalidInputError
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
-from kintsugi.runtime.layout import JOURNALS, SUPERVISOR_LOCK, TRACE_LOCK
+from kintsugi.runtime.layout import JOURNALS, LIFE_LOCK, SUPERVISOR_LOCK, TRACE_LOCK
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.records.tracing import JOB, TRACES, TraceOptions
@@ -114,6 +114,15 @@ def test_a_folder_without_locks_is_told_of_and_used(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.lockf", unsupported)
     with capture_logs() as logs, RunLock(tmp_path):
         assert "it has no locks" in logs[0]["event"]
+
+
+def test_a_folder_whose_lock_cannot_be_opened_is_refused_with_its_name(tmp_path):
+    (tmp_path / LIFE_LOCK).mkdir()
+    with pytest.raises(
+        InvalidInputError, match=r"run: cannot be worked in: life\.lock cannot be opened \(Is a directory\)"
+    ) as told:
+        RunLock(tmp_path).take()
+    assert told.value.value == str(tmp_path)
 
 
 def test_a_second_life_of_a_job_is_refused_before_anything_is_measured_or_written(tmp_path, holder):
