@@ -1,5 +1,6 @@
 """What a supervisor writes down of its attempts, and when it gives up."""
 
+import errno
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from kintsugi.core import checks
 from kintsugi.core.codec import loads
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.core.pauses import doubled_seconds
 from kintsugi.runtime.layout import SUPERVISOR
 
@@ -17,6 +18,8 @@ USAGE = 2
 """Exit code of invalid input, which no repetition mends."""
 TOLD_TO_END = "the supervisor was told to end"
 _SHELL_SIGNAL = 128
+_PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE)
+"""Why a command cannot be started now, and may be later."""
 
 
 class SupervisorState(StrEnum):
@@ -41,6 +44,8 @@ class EndReason(StrEnum):
     """Invalid input: it would be refused again."""
     NOT_STARTED = "not_started"
     """There is no such command, or it cannot be run."""
+    NO_ROOM = "no_room"
+    """The system had no process, memory or descriptor left for it, or its file is being written: that passes."""
     STOPPED = "stopped"
     """The supervisor was told to end."""
 
@@ -112,12 +117,16 @@ def read_record(run: Path) -> SupervisorRecord:
     """What a run's supervisor wrote.
 
     Raises:
-        InvalidInputError: it wrote nothing.
+        InvalidInputError: it wrote nothing, or what lies there is no such record or cannot be read.
     """
     path = run / SUPERVISOR
-    if not path.exists():
-        raise InvalidInputError("was not supervised: it holds no supervisor.json", field="run", value=str(run))
-    return loads(SupervisorRecord, path.read_bytes())
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InvalidInputError("was not supervised: it holds no supervisor.json", field="run", value=str(run)) from error
+    except OSError as error:
+        raise InvalidInputError(f"{SUPERVISOR} cannot be read: {cause_of(error)}", field="run", value=str(run)) from error
+    return loads(SupervisorRecord, text)
 
 
 def ending(code: int) -> dict[str, Any]:
@@ -128,6 +137,12 @@ def ending(code: int) -> dict[str, Any]:
         return {"exit_code": None if code < 0 else code, "signal": name or str(number), "reason": EndReason.KILLED}
     reasons = {0: EndReason.COMPLETED, USAGE: EndReason.REFUSED}
     return {"exit_code": code, "signal": None, "reason": reasons.get(code, EndReason.EXITED)}
+
+
+def not_begun(error: OSError) -> dict[str, Any]:
+    """Reason of an attempt whose command the system did not start, and what it said."""
+    reason = EndReason.NO_ROOM if error.errno in _PASSES else EndReason.NOT_STARTED
+    return {"reason": reason, "not_started_because": cause_of(error)}
 
 
 def verdict(record: SupervisorRecord, policy: SupervisorPolicy) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,11 @@ from types import FrameType
 from typing import Any
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import InvalidInputError, cause_of
+from kintsugi.core.errors import ConflictError, InvalidInputError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.disk import make_folder, replace_whole
-from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR, SUPERVISOR_LOCK
+from kintsugi.runtime.layout import CHECKPOINTS, LATEST, LIFE_LOCK, SUPERVISOR, SUPERVISOR_LOCK
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervision import (
     TOLD_TO_END,
@@ -38,6 +39,7 @@ from kintsugi.runtime.supervising.supervision import (
     SupervisorState,
     ending,
     idle_restarts,
+    not_begun,
     pause_seconds,
     read_record,
     verdict,
@@ -89,17 +91,18 @@ class Supervisor:
         heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._stop) for number in heeded}
         try:
+            self._await_earlier(record)
             while True:
+                if self._stop_signal is not None:
+                    record = replace(record, state=SupervisorState.FAILED, stopped_because=TOLD_TO_END)
+                    self._write(record)
+                    return record
                 record = self._attempt(record)
                 record = replace(record, **verdict(record, self.policy))
                 self._write(record)
                 if record.state is not SupervisorState.WAITING:
                     return record
                 self._pause(idle_restarts(record.own_attempts))
-                if self._stop_signal is not None:
-                    record = replace(record, state=SupervisorState.FAILED, stopped_because=TOLD_TO_END)
-                    self._write(record)
-                    return record
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -107,17 +110,44 @@ class Supervisor:
     def _session(self) -> SupervisorRecord:
         """The next session of the run, with the attempts of the earlier ones; a damaged record of them is set aside."""
         record = SupervisorRecord(state=SupervisorState.LAUNCHING, command=tuple(self.command))
-        if not self.file.exists():
+        if not os.path.lexists(self.file):
             return record
         try:
             earlier = read_record(self.run)
         except InvalidInputError as error:
-            aside = self.file.replace(self.file.with_suffix(".json.damaged"))
+            aside = self.file.with_suffix(".json.damaged")
+            with suppress(OSError):  # else every attempt is told of that cannot be written
+                self.file.replace(aside)
             get_logger("kintsugi.supervisor").warning(
                 "the record of earlier attempts is damaged; it is set aside", reason=str(error), file=str(aside)
             )
             return record
         return replace(record, session=earlier.session + 1, attempts=earlier.attempts)
+
+    def _await_earlier(self, record: SupervisorRecord) -> None:
+        """Wait for a command whose supervisor was killed: it is told to end then, and may still write its last checkpoint.
+
+        What is begun meanwhile would only be refused the folder.
+        """
+        if not record.attempts or record.attempts[-1].ended_at is not None:
+            return
+        is_told = False
+        while self._stop_signal is None and (why := self._in_use()) is not None:
+            if not is_told:
+                log = get_logger("kintsugi.supervisor")
+                log.info("the command of an earlier supervisor is waited for; a signal ends this one", reason=why)
+            is_told = True
+            time.sleep(_LOOK_SECONDS)
+
+    def _in_use(self) -> str | None:
+        """Whose the run's folder is; null where it is nobody's."""
+        if not (self.run / LIFE_LOCK).exists():
+            return None
+        try:
+            with RunLock(self.run):
+                return None
+        except ConflictError as error:
+            return str(error)
 
     def _attempt(self, record: SupervisorRecord) -> SupervisorRecord:
         """Run the command once, and note how it ended."""
@@ -131,8 +161,7 @@ class Supervisor:
             self._process = self._started(environment)
         except OSError as error:
             get_logger("kintsugi.supervisor").warning("the command cannot be started", reason=str(error))
-            why = cause_of(error)
-            attempt = replace(attempt, ended_at=time.time(), reason=EndReason.NOT_STARTED, not_started_because=why)
+            attempt = replace(attempt, ended_at=time.time(), **not_begun(error))
             return replace(record, attempts=(*record.attempts, attempt))
         if self._untold is not None:
             self._pass_on(self._untold)
@@ -151,7 +180,7 @@ class Supervisor:
         As launchers such as torchrun pass that on to what they started. This is the main thread, which handles signals: the
         kernel goes by the end of the thread that forks.
         """
-        last_words = partial(end_with_parent, signal.SIGTERM, os.getpid())
+        last_words = partial(_end_with, os.getpid())
         return subprocess.Popen(self.command, env=environment, start_new_session=True, preexec_fn=last_words)  # noqa: S603, PLW1509
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
@@ -192,10 +221,19 @@ class Supervisor:
 def latest_step(run: Path) -> int | None:
     """The step that the run's latest checkpoint goes on at, as its pointer says; None where there is none."""
     try:
-        match = re.search(r"step-(\d+)", (run / CHECKPOINTS / LATEST).read_text())
+        match = re.search(rb"step-(\d{1,20})", (run / CHECKPOINTS / LATEST).read_bytes())
     except OSError:
         return None
     return int(match[1]) if match else None
+
+
+def _end_with(supervisor: int) -> None:
+    """Before the command begins: it ends with its supervisor, also where that one was killed just now.
+
+    What is forked would hear of that by the supervisor's own handler, which ends nobody.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent(signal.SIGTERM, supervisor)
 
 
 def _tell_of_stop(number: int, pid: int) -> None:

@@ -32,6 +32,7 @@ from kintsugi.runtime.supervising.supervision import (
 from kintsugi.runtime.supervising.supervisor import Supervisor, latest_step
 from tests.patience import eventually
 from tests.processes import is_running
+from tests.runtime.scarce import no_descriptors
 
 AT_ONCE = SupervisorPolicy(pause_seconds=0.0)
 PROGRESS = "p = pathlib.Path('checkpoints'); p.mkdir(exist_ok=True); (p / 'latest.json').write_text('step-%08d' % (n + 1));"
@@ -96,6 +97,42 @@ def test_a_damaged_record_is_set_aside():
     Path(SUPERVISOR).write_text('{"state": "runn')
     assert len(supervised("pass").attempts) == 1
     assert Path(f"{SUPERVISOR}.damaged").read_text() == '{"state": "runn'
+
+
+def test_a_record_that_cannot_be_read_is_set_aside():
+    Path(SUPERVISOR).mkdir()
+    assert len(supervised("pass").attempts) == 1
+    assert Path(f"{SUPERVISOR}.damaged").is_dir()
+    Path(SUPERVISOR).unlink()
+    Path(SUPERVISOR).mkdir()
+    Path(f"{SUPERVISOR}.damaged/full").touch()  # so it cannot be set aside either
+    assert supervised("pass").state is SupervisorState.COMPLETED
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_record(Path())
+
+
+def test_a_pointer_to_the_latest_checkpoint_that_is_damaged_ends_nobody():
+    """The command tells of it, and goes on from the newest checkpoint that is whole."""
+    record = supervised(PROGRESS + "(p / 'latest.json').write_bytes(b'step-00000001' + bytes([255])); sys.exit(n == 0)")
+    assert record.state is SupervisorState.COMPLETED
+    assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED, EndReason.COMPLETED]
+    Path("checkpoints/latest.json").write_text("step-" + "9" * 5_000)
+    assert supervised("pass").state is SupervisorState.COMPLETED
+
+
+def test_a_system_that_has_no_room_for_the_command_is_asked_again(monkeypatch):
+    begin = Supervisor._started
+
+    def short_of_room(self, environment):
+        monkeypatch.setattr(Supervisor, "_started", begin)
+        with no_descriptors():
+            return begin(self, environment)
+
+    monkeypatch.setattr(Supervisor, "_started", short_of_room)
+    record = supervised("pass")
+    assert [attempt.reason for attempt in record.attempts] == [EndReason.NO_ROOM, EndReason.COMPLETED]
+    assert record.attempts[0].not_started_because == "Too many open files"
+    assert record.state is SupervisorState.COMPLETED
 
 
 def test_the_record_is_on_the_disk_before_it_has_its_name(monkeypatch):
@@ -184,9 +221,12 @@ TELL = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new
 """A command's word that it runs."""
 
 
-def supervising(code: str, *options: str, stderr: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """`kintsugi supervise` of a line of Python, once it has said that it runs."""
-    command = [sys.executable, "-c", f"import os, pathlib, signal, sys; {TELL}; {code}"]
+def supervising(
+    code: str, *options: str, stderr: IO[bytes] | None = None, is_told_by_command: bool = False
+) -> subprocess.Popen[bytes]:
+    """`kintsugi supervise` of a line of Python, once it has said that it runs; `is_told_by_command` where the line itself does."""
+    tell = "n = int(os.environ['KINTSUGI_ATTEMPT'])" if is_told_by_command else TELL
+    command = [sys.executable, "-c", f"import os, pathlib, signal, sys; {tell}; {code}"]
     supervise = "import sys; from kintsugi.cli import main; sys.exit(main())"
     supervisor = subprocess.Popen([sys.executable, "-c", supervise, "supervise", "run", *options, "--", *command], stderr=stderr)
     assert eventually(Path("pid").exists)
@@ -221,6 +261,100 @@ def test_the_command_ends_with_its_supervisor(number, code):
     supervisor.send_signal(number)
     assert supervisor.wait(timeout=240.0) == code
     assert eventually(lambda: not is_running(command))
+
+
+LATE = """
+import os, sys, time
+from pathlib import Path
+from kintsugi.cli import main
+from kintsugi.runtime.supervising import supervisor
+
+bind = supervisor.end_with_parent
+
+def bound(*arguments):
+    Path("pid.new").write_text(str(os.getpid()))
+    os.rename("pid.new", "pid")
+    while os.getppid() == arguments[1]: time.sleep(0.01)
+    bind(*arguments)
+
+supervisor.end_with_parent = bound
+sys.exit(main())
+"""
+
+
+@pytest.mark.processes
+def test_a_command_does_not_begin_whose_supervisor_was_killed_as_it_forked():
+    """It ran on beside that of the next supervisor, and nobody told it to end."""
+    command = [sys.executable, "-c", "import pathlib, signal; pathlib.Path('begun').touch(); signal.pause()"]
+    supervisor = subprocess.Popen([sys.executable, "-c", LATE, "supervise", "run", "--", *command])
+    assert eventually(Path("pid").exists)
+    supervisor.kill()
+    supervisor.wait()
+    try:
+        assert eventually(lambda: not is_running(id_of_command()) or Path("begun").exists())
+        assert not Path("begun").exists()
+    finally:
+        if is_running(id_of_command()):
+            os.kill(id_of_command(), signal.SIGKILL)
+
+
+LASTING = """
+import time
+from kintsugi.runtime.run_lock import RunLock
+
+def end(*_):
+    os.mkfifo("told")
+    open("told").read()
+    sys.exit()
+
+if n: sys.exit(not pathlib.Path("told").exists())
+signal.signal(signal.SIGTERM, end)
+with RunLock(pathlib.Path("run")):
+    {TELL}
+    while True: signal.pause()
+"""
+
+
+@pytest.fixture
+def outlived() -> Iterator[int]:
+    """A command that holds the run's folder, and that was told to end by the death of its supervisor; it waits for `told`."""
+    supervisor = supervising(LASTING.replace("{TELL}", TELL), is_told_by_command=True)
+    supervisor.kill()
+    supervisor.wait()
+    command = id_of_command()
+    assert eventually(Path("told").exists)
+    yield command
+    if is_running(command):
+        os.kill(command, signal.SIGKILL)
+
+
+@pytest.mark.processes
+def test_the_command_of_a_supervisor_that_was_killed_is_waited_for(outlived):
+    """The next one was refused the folder as often as it was tried, and given up, while a job wrote its last checkpoint."""
+    policy = SupervisorPolicy(max_restarts=0)
+    was_running = []
+
+    def look(_: float) -> None:
+        if not was_running:
+            was_running.append(is_running(outlived))
+            Path("told").write_text("end")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor.time, "sleep", look)
+        record = Supervisor(command=[sys.executable, "-c", "pass"], run=Path("run"), policy=policy).supervise()
+    assert was_running == [True]
+    assert record.state is SupervisorState.COMPLETED
+    assert [attempt.reason for attempt in record.attempts] == [None, EndReason.COMPLETED]
+
+
+@pytest.mark.processes
+def test_who_waits_for_an_earlier_command_can_be_told_to_end(outlived):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor.time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        record = Supervisor(command=[sys.executable, "-c", "pass"], run=Path("run")).supervise()
+    assert (record.state, record.stopped_because, record.own_attempts) == (SupervisorState.FAILED, TOLD_TO_END, ())
+    assert read_record(Path("run")) == record
+    assert is_running(outlived)
 
 
 def test_pauses_double_up_to_the_longest_however_often_a_command_has_failed():
