@@ -4,6 +4,7 @@ The log is followed line by line into a file; the same service (`kintsugi serve`
 a majority of the workers voted for it.
 """
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
+from kintsugi.core.pauses import doubled_seconds
 from kintsugi.runtime.disk import append_whole
 from kintsugi.runtime.overlay.election import Electorate
 from kintsugi.runtime.overlay.greeting import Identity
@@ -27,6 +29,8 @@ _FOLLOW_SECONDS = 3.0
 """Longest wait of one request for further lines."""
 _LOOK_SECONDS = 2.0
 """How often whoever is the scheduler looks whether an earlier one is back, or a later one there."""
+_LONGEST_LEASES = 64.0
+"""Of silence, that one whose service does not begin leaves to others before it stands again."""
 LOG_FILE = "overlay-log.jsonl"
 
 
@@ -98,11 +102,13 @@ class LogCopy:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.last_number, self.last_term, self._num_bytes = _ends_at(path)
-        with path.open("ab") as file:
+        with path.open("a+b") as file:
             file.truncate(self._num_bytes)
+            file.seek(0)
+            self._written = hashlib.sha256(file.read())
 
     def add(self, log: OverlayLog) -> None:
-        """Keep further lines.
+        """Keep further lines; where somebody took the file away or cut it off, none, for they are asked for anew from the first.
 
         Raises:
             OSError: the disk is full or broken; none of them is kept.
@@ -111,16 +117,49 @@ class LogCopy:
         if not new:
             return
         text = "".join(f"{codec.dumps(entry)}\n" for entry in new).encode()
+        if not self._has_its_bytes():
+            self._begin_anew()
+            return
         with self.path.open("r+b", buffering=0) as file:
+            file.truncate(self._num_bytes)  # a disk that was full may have kept part of a line
             append_whole(file.fileno(), text, self._num_bytes, is_synced=True)
         self._num_bytes += len(text)
+        self._written.update(text)
         self.last_number, self.last_term = new[-1].number, new[-1].term
 
     def clear(self) -> None:
         """Begin anew: the log of another scheduler may differ from this one's in its last lines."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("w") as file:
             os.fsync(file.fileno())
         self.last_number = self.last_term = self._num_bytes = 0
+        self._written = hashlib.sha256()
+
+    def require_whole(self) -> None:
+        """Make sure that the lines are as they were written, or begin anew: damaged ones no service would start on.
+
+        Without them a new scheduler goes on from the newest overlay that a voter knows.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        if not self._has_its_bytes() or self._read_digest() != self._written.digest():
+            self._begin_anew()
+        os.truncate(self.path, self._num_bytes)
+
+    def _has_its_bytes(self) -> bool:
+        with suppress(FileNotFoundError):
+            return self.path.stat().st_size >= self._num_bytes
+        return False
+
+    def _read_digest(self) -> bytes:
+        with self.path.open("rb") as file:
+            return hashlib.sha256(file.read(self._num_bytes)).digest()
+
+    def _begin_anew(self) -> None:
+        log = get_logger("kintsugi.overlay")
+        log.warning("the copy of the scheduler's log is damaged; it is begun anew", file=str(self.path), lines=self.last_number)
+        self.clear()
 
 
 def require_log(path: Path) -> None:
@@ -172,6 +211,8 @@ class Standby:
         self._term = self._followed_term = 0
         self._closing = threading.Event()
         self._is_warned = False
+        self._num_failed = 0
+        """How often in a row it was elected, and its service could not begin."""
         self._log = get_logger("kintsugi.overlay").bind(worker=identity.worker)
         self._thread = threading.Thread(target=self._run, name="overlay-stands-by", daemon=True)
 
@@ -204,8 +245,14 @@ class Standby:
 
     def _stand_by(self) -> None:
         self._follow()
-        if self._silent_seconds() > self._options.lease_seconds * (1.0 + 0.5 * self._rank()):
+        if self._silent_seconds() > self._patience_seconds():
             self._try_to_take_over()
+
+    def _patience_seconds(self) -> float:
+        """Silence before it stands: longer each time that its service could not begin, for meanwhile no other one stands."""
+        lease = self._options.lease_seconds
+        own = lease * (1.0 + 0.5 * self._rank())
+        return doubled_seconds(own, self._num_failed, max(own, _LONGEST_LEASES * lease))
 
     def _follow(self) -> None:
         term = self._known_term()
@@ -221,6 +268,7 @@ class Standby:
             self._closing.wait(_PAUSE_SECONDS)
         else:
             self._is_warned = False
+            self._num_failed = 0
 
     def _warn_once(self, error: OSError) -> None:
         """A full disk may have room again: what its log lacks then the scheduler tells again."""
@@ -243,9 +291,11 @@ class Standby:
         try:
             self._take_over(term, newest)
         except (KintsugiError, OSError) as error:
+            self._num_failed += 1
             self._log.warning("could not go on in the scheduler's place", term=term, why=str(error))
 
     def _take_over(self, term: int, newest: Overlay) -> None:
+        self._copy.require_whole()
         serving = self._serve(self._copy.path)
         try:
             self._require_wanted()
@@ -263,7 +313,7 @@ class Standby:
             with suppress(KintsugiError, OSError):
                 serving.close()
             raise
-        self._serving, self._term = serving, term
+        self._serving, self._term, self._num_failed = serving, term, 0
         self._log.info("went on in the scheduler's place", term=term, url=serving.url)
         self._electorate.announce(serving.url, term)
 

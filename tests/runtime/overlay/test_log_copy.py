@@ -40,3 +40,66 @@ def test_what_does_not_fit_on_the_disk_is_copied_once_there_is_room(tmp_path):
     assert LogCopy(copy.path).last_number == 1
     copy.add(OverlayLog(entries=log[1:], last_number=4))
     assert LogCopy(copy.path).last_number == len(log) == copy.last_number
+
+
+def removed(path):
+    path.unlink()
+
+
+def removed_with_its_folder(path):
+    path.unlink()
+    path.parent.rmdir()
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def older(path):
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+
+
+@pytest.mark.parametrize("damage", [removed, removed_with_its_folder, cut_off, older])
+def test_a_copy_that_was_damaged_meanwhile_is_begun_anew(tmp_path, damage):
+    """It was written on behind a hole, or never again; no service starts on such a log."""
+    log = entries(mesh("w00", "w01"))
+    copy = LogCopy(tmp_path / "copy" / "log.jsonl")
+    copy.add(OverlayLog(entries=log[:2], last_number=4))
+    damage(copy.path)
+    copy.add(OverlayLog(entries=log[2:], last_number=4))
+    assert copy.last_number == 0
+    copy.add(OverlayLog(entries=log, last_number=4))
+    assert LogCopy(copy.path).last_number == len(log)
+
+
+def changed(path):
+    written = path.read_bytes()
+    path.write_bytes(written.replace(b"w01", b"w02"))
+
+
+def torn(path):
+    written = path.read_bytes()
+    path.write_bytes(written[:40] + bytes(len(written) - 40))
+
+
+@pytest.mark.parametrize("damage", [removed, cut_off, older, changed, torn])
+def test_nothing_of_a_damaged_copy_is_gone_on_from(tmp_path, damage):
+    log = entries(mesh("w00", "w01"))
+    copy = LogCopy(tmp_path / "log.jsonl")
+    copy.add(OverlayLog(entries=log, last_number=4))
+    copy.require_whole()
+    assert copy.last_number == len(log)
+    damage(copy.path)
+    copy.require_whole()
+    assert (copy.last_number, copy.path.read_text()) == (0, "")
+
+
+def test_what_a_full_disk_kept_of_a_line_is_cut_off_before_the_next(tmp_path):
+    log = entries(mesh("w00", "w01"))
+    copy = LogCopy(tmp_path / "log.jsonl")
+    copy.add(OverlayLog(entries=log[:1], last_number=4))
+    with copy.path.open("a") as file:
+        file.write("x" * 100_000)
+    copy.add(OverlayLog(entries=log[1:], last_number=4))
+    copy.require_whole()
+    assert LogCopy(copy.path).last_number == len(log) == copy.last_number

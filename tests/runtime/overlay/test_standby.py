@@ -274,6 +274,46 @@ def test_who_took_over_deposes_those_before_it_and_steps_down_for_the_next(tmp_p
     standby.close()
 
 
+def test_who_was_elected_and_could_not_begin_leaves_it_to_others_for_twice_as_long(tmp_path, overlay):
+    """It stood again as soon as before, and those who wait longer never did: there was no scheduler any more."""
+    silent, asked, elected = [1.1], SimpleQueue(), SimpleQueue()
+
+    class Away(Service):
+        def log(self, after, wait_seconds):
+            asked.put(after)
+            raise UnavailableError("is away")
+
+    def serve(_):
+        elected.put(silent[-1])
+        raise UnavailableError("the service did not start: its port is taken")
+
+    standby = Standby(
+        Identity(job="llama", worker="w00", incarnation=3),
+        line(tmp_path, overlay)["w00"].electorate,
+        source=Away(),
+        copy=LogCopy(tmp_path / "log.jsonl"),
+        serve=serve,
+        options=StandbyOptions(folder=tmp_path, lease_seconds=1.0),
+        silent_seconds=lambda: silent[-1],
+        known_term=lambda: 1,
+        rank=lambda: 0,
+    )
+    standby.start()
+    try:
+        assert elected.get(timeout=120.0) == 1.1
+        for patience in (2.0, 4.0):
+            silent.append(patience - 0.1)
+            while not asked.empty():
+                asked.get()
+            for _ in range(3):
+                asked.get(timeout=120.0)
+            assert elected.empty()
+            silent.append(patience + 0.1)
+            assert elected.get(timeout=120.0) == patience + 0.1
+    finally:
+        standby.close()
+
+
 def test_who_leaves_while_its_service_starts_does_not_go_on_in_the_schedulers_place(tmp_path, overlay, monkeypatch):
     monkeypatch.setattr(standby_module, "_JOIN_SECONDS", 0.0)
     parties, service_of_its_own = line(tmp_path, overlay), Service()
