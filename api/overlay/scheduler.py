@@ -9,6 +9,7 @@ from api.problems import LimitReachedError
 from api.storage.database import Database, OvertakenError
 from kintsugi.core import checks
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleTermError
+from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from planner.overlay.negotiation import negotiate
@@ -64,13 +65,21 @@ class Scheduler:
     def restore(self, job: str, entries: Iterable[OverlayEntry]) -> None:
         """Play back the log of another scheduler, behind the lines that are here already.
 
+        Nothing of a log with another past: this scheduler wrote lines that the others never got, as another one took over. Those
+        stay, for nothing is ever removed, and it goes on from the overlay that it is told as it takes over in turn.
+
         Raises:
             InvalidInputError: a line is missing.
             KintsugiError: the lines are no log that this version wrote.
         """
         page = self._looked_up(job)
+        own = self.book.entries(job, 0, page.number) if page is not None else ()
         for entry in entries:
             number = 0 if page is None else page.number
+            if 0 < entry.number <= len(own) and not _is_same_line(own[entry.number - 1], entry):
+                log = get_logger("kintsugi.api")
+                log.warning("the log of another scheduler has another past, and is not played back", job=job, number=entry.number)
+                return
             if entry.number <= number:
                 continue
             if entry.number != number + 1:
@@ -178,6 +187,10 @@ class Scheduler:
         if len(self._pages) > REMEMBERED:
             self._pages.pop(next(iter(self._pages)), None)
         return page
+
+
+def _is_same_line(own: OverlayEntry, other: OverlayEntry) -> bool:
+    return (own.number, own.event.id, own.at) == (other.number, other.event.id, other.at)
 
 
 def _require_same(seen: OverlayEvent, event: OverlayEvent) -> None:

@@ -17,13 +17,15 @@ from api.storage.store import Store
 from kintsugi.client import Client, Patience
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, NotFoundError, StaleTermError
-from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind
+from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, StandbyOptions
 from planner.overlay.synchronization import fastest
+from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service
 from tests.runtime.overlay.test_churn import check_lines
+from tests.runtime.overlay.test_log_copy import entries
 from tests.runtime.overlay.trainees import WAIT_SECONDS, Trainee
 from tests.runtime.overlay.waiting import until
 
@@ -88,6 +90,35 @@ def test_a_successor_listens_where_it_is_told_to(tmp_path):
         assert successor.url == f"http://127.0.0.1:{port}"
     finally:
         successor.close()
+
+
+@pytest.mark.processes
+def test_who_takes_over_again_after_others_did_goes_on_from_their_overlay(tmp_path):
+    """Its database has lines that nobody else got: no service started on it, so that it never was the scheduler again."""
+    own, others = (mesh("w00", "w01") for _ in range(2))
+    own.tell("worker_failed", worker="w01")
+    others.tell("scheduler_changed", worker="w01", address="http://127.0.0.1:2", term=3)
+    others.grow("w05", "w01")
+    copy = LogCopy(tmp_path / LOG_FILE)
+    for term, world in ((2, own), (4, others)):
+        copy.clear()
+        copy.add(OverlayLog(entries=entries(world), last_number=len(world.log)))
+        successor = ServiceProcess(copy.path, "llama", host="127.0.0.1")
+        event = OverlayEvent(
+            kind=OverlayEventKind.SCHEDULER_CHANGED,
+            id=f"scheduler-{term}",
+            worker="w00",
+            address=successor.url,
+            term=term,
+            overlay=world.overlay,
+        )
+        try:
+            told = successor.post(event)
+        finally:
+            successor.close()
+        assert (told.term, told.scheduler) == (term, successor.url)
+        assert [worker.id for worker in told.workers] == [worker.id for worker in world.overlay.workers]
+    check_replay(tmp_path / "scheduler.sqlite3", "llama")
 
 
 @pytest.mark.parametrize("port", [-1, 2**16, "80", True, None])
