@@ -241,11 +241,12 @@ class CheckpointStore:
             self._log.warning("a checkpoint cannot be removed; its numbers may be wrong: remove it by hand", folder=str(folder))
 
     def clear(self) -> None:
-        """Remove everything that was being written when an earlier life ended."""
-        for path in self._folder.glob(".step-*"):
-            self.discard(path)
-        for path in self._folder.glob("*.new"):
-            path.unlink(missing_ok=True)
+        """Remove everything that was being written when an earlier life ended, as far as the disk lets it."""
+        with suppress(OSError):
+            for path in self._folder.glob(".step-*"):
+                self.discard(path)
+            for path in self._folder.glob("*.new"):
+                path.unlink(missing_ok=True)
 
     def newest(self, moved: Callable[[], None] = lambda: None) -> Checkpoint | None:
         """The newest checkpoint that is undamaged; what is skipped is warned of, by its name and that of the one used.
@@ -367,9 +368,10 @@ class CheckpointStore:
         if trusted_step is not None:
             trusted = (path for path in candidates if _step(path.name) <= trusted_step and self._seems_whole(path))
             kept |= {*itertools.islice(trusted, 1)}
-        for path in self._folder.glob("step-*"):
-            if path not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # the newest is whole, whatever becomes of the others
+            for path in self._folder.glob("step-*"):
+                if path not in kept:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def _seems_whole(self, folder: Path) -> bool:
         """Whether nothing is known of damage to a checkpoint, and none can be seen without reading its files."""

@@ -1,5 +1,6 @@
 """Checkpoints are whole or not there, damage is found, and the previous one is used, whatever happens to the files."""
 
+import errno
 import hashlib
 import itertools
 import json
@@ -276,6 +277,26 @@ def test_what_was_being_written_is_never_found_and_cleared(store, tmp_path):
     assert store.newest().step == 5
     store.clear()
     assert not store.temporary(9, "test").exists()
+
+
+def test_what_was_being_written_and_cannot_be_removed_ends_nobody(store, tmp_path):
+    left = tmp_path / "checkpoints" / ".latest.json.new"
+    left.mkdir()
+    store.clear()
+    assert left.exists()
+    assert store.newest().step == 5
+
+
+def test_one_that_is_whole_counts_also_where_the_disk_does_not_give_what_is_to_be_removed(store, tmp_path, monkeypatch):
+    """It was told as one that could not be committed, while the pointer named it."""
+
+    def broken(self, pattern):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "glob", broken)
+    assert write(store, 7).step == 7
+    assert store.newest().step == 7
+    store.clear()
 
 
 def test_checkpoints_of_another_job_are_refused(store, tmp_path):
