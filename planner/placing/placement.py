@@ -297,7 +297,7 @@ class _Assignment:
         kinds = self._kinds if self._arrangement.kinds is not None else [None] * len(self._workers)
         slots = list(zip(self._slots, self._planned, strict=True))
         homes = homes_of([by_id[worker] for worker in self._workers], kinds, len(set(slots)))
-        wanted = homes_of_slots(slots, homes, self._cost)
+        wanted = homes_of_slots(slots, homes, self._cost, is_programmed=not self._is_first)
         if wanted is None:
             return None
         if not self._is_first:

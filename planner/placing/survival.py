@@ -8,9 +8,10 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
-from estimator.arrays import Floats, Ints
+from estimator.arrays import Floats, Ints, Mask
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.plan import Plan
+from planner.placing.separating import Separation
 
 HOST_WEIGHT, DOMAIN_WEIGHT = 1000.0, 1.0
 """What it costs that one host, or one failure domain, holds all replicas of a layer; moving state costs less than one."""
@@ -113,13 +114,46 @@ class Spread:
     cost: Floats
     """Of a slot of a type in a home, at most 1 over all slots. Shape [homes, types]."""
 
-    def solve(self) -> Ints | None:
-        """Slots per home and type, exposed least; None where the search was cut short. Shape [homes, types]."""
+    def solve(self, *, is_programmed: bool = False) -> Ints | None:
+        """Slots per home and type, exposed least; None where the search was cut short. Shape [homes, types].
+
+        Args:
+            is_programmed: leave it to the integer program alone, which is as exact and takes others of equally good answers.
+        """
         exposed = list(self._exposures())
+        found = None if is_programmed else self._separated(exposed)
+        return found if found is not None else self._programmed(exposed)
+
+    @property
+    def _fits(self) -> Mask:
+        """Whether a home's workers are of the kind that a type is planned for. Shape [homes, types]."""
+        return np.array([[kind is None or kind == home.kind for _, kind in self.types] for home in self.homes])
+
+    def _separated(self, exposed: Sequence[_Exposure]) -> Ints | None:
+        """By assigning single workers (`planner.placing.separating`): where that ends, in a fraction of a program's time."""
+        home_of, type_of = (np.repeat(np.arange(len(counts)), counts) for counts in (self.num_workers, self.num_slots))
+        units = list(dict.fromkeys(unit for unit, _, _ in exposed))
+        groups = list(dict.fromkeys(group for _, group, _ in exposed))
+        penalty = {(group, unit): _weight(unit) * num_layers for unit, group, num_layers in exposed}
+        shape = len(groups), len(units)
+        separation = Separation(
+            cost=np.where(self._fits, self.cost, np.inf)[home_of][:, type_of].T,
+            types=type_of,
+            units=np.array([[unit in self.homes[home].units for unit in units] for home in home_of.tolist()], dtype=np.bool_),
+            groups=np.array([np.isin(type_of, group) for group in groups], dtype=np.bool_).reshape(len(groups), len(type_of)),
+            penalties=np.array([[penalty[group, unit] for unit in units] for group in groups]).reshape(shape),
+        )
+        if (workers := separation.solve()) is None:
+            return None
+        counts = np.zeros(self.cost.shape, dtype=np.int64)
+        np.add.at(counts, (home_of[workers], type_of), 1)
+        return counts
+
+    def _programmed(self, exposed: Sequence[_Exposure]) -> Ints | None:
+        """By an integer program."""
         size = len(self.homes) * len(self.types)
         weights = [_weight(unit) * num_layers for unit, _, num_layers in exposed]
-        fits = np.array([[kind is None or kind == home.kind for _, kind in self.types] for home in self.homes])
-        most = np.where(fits, np.array(self.num_slots)[None, :], 0).ravel()
+        most = np.where(self._fits, np.array(self.num_slots)[None, :], 0).ravel()
         result = milp(
             np.array([*self.cost.ravel(), *weights]),
             integrality=np.array([1] * size + [0] * len(exposed)),
@@ -164,13 +198,16 @@ class Spread:
         return LinearConstraint(matrix.tocsr(), low, high)
 
 
-def homes_of_slots(slots: Sequence[tuple[Layers, object]], homes: Sequence[Home], cost: Floats) -> tuple[Home, ...] | None:
+def homes_of_slots(
+    slots: Sequence[tuple[Layers, object]], homes: Sequence[Home], cost: Floats, *, is_programmed: bool = False
+) -> tuple[Home, ...] | None:
     """The home of every slot with the least exposure, at the least cost; None where none was found.
 
     Args:
         slots: layers, and the kind of worker that the slot is planned for; None takes any.
         homes: of every usable worker.
         cost: of every worker in every slot, shape [workers, slots].
+        is_programmed: as in `Spread.solve`.
     """
     distinct, types = list(dict.fromkeys(homes)), list(dict.fromkeys(slots))
     home_index, type_index = np.array([distinct.index(h) for h in homes]), np.array([types.index(s) for s in slots])
@@ -185,7 +222,7 @@ def homes_of_slots(slots: Sequence[tuple[Layers, object]], homes: Sequence[Home]
         num_slots=[num_slots[kind] for kind in types],
         cost=least / scale if scale else least,
     )
-    counts = spread.solve()
+    counts = spread.solve(is_programmed=is_programmed)
     if counts is None:
         return None
     queues = [[home for home, count in zip(distinct, column, strict=True) for _ in range(count)] for column in counts.T.tolist()]
