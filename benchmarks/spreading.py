@@ -43,7 +43,7 @@ def _programmed(*asked: object, **_: bool) -> object:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=[24, 32, 40], help="counts of workers")
+    parser.add_argument("--workers", type=int, nargs="+", default=[24, 32, 40, 48], help="counts of workers")
     counts = parser.parse_args().workers
     warm_up()
     print("| workers | step, integer program (s) | ours (s) | planning, integer program (s) | ours (s) | times faster |")
