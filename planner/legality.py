@@ -1,6 +1,6 @@
 """Whether a decision may be carried out: everything that must hold of it, checked without the code that made it."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 
 from estimator.costs import Costs
@@ -11,6 +11,7 @@ from estimator.replay import replay
 from kintsugi.core.decision import Decision
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.profile import OptimizerSharding, Profile
 
 TOLERANCE = 1e-6
 """Relative difference that two ways of reckoning the same time may have."""
@@ -108,21 +109,23 @@ def _price(snapshot: Snapshot, decision: Decision) -> Iterator[str]:
 
 
 def _migration(snapshot: Snapshot, decision: Decision) -> Iterator[str]:
-    """Every layer that a worker newly holds comes to it, and from a survivor that holds it."""
+    """Every layer that a worker newly holds comes to it whole, from survivors that hold it or from the checkpoint."""
     previous = snapshot.plan
     if previous is None or decision.policy is Policy.CHECKPOINT_RESTART:
         return
     survivors = set(snapshot.alive) - set(snapshot.stateless)
     sources = survivors | set(snapshot.draining)
-    arriving: dict[str, set[int]] = defaultdict(set)
+    arriving = Counter[tuple[str, int]]()
+    for read in decision.migration.from_checkpoint:
+        arriving[read.target, read.layer] += read.num_bytes
     for transfer in decision.migration.transfers:
-        arriving[transfer.target].add(transfer.layer)
+        arriving[transfer.target, transfer.layer] += transfer.num_bytes
         if transfer.layer not in _held(previous, transfer.source) or transfer.source not in sources:
             yield f"takes layer {transfer.layer} from {transfer.source}, which does not hold it"
+    wanted = _least_bytes(snapshot.profile)
     for worker in decision.plan.workers:
-        kept = _held(previous, worker) if worker in survivors else set()
-        missing = sorted(_stateful(snapshot, _held(decision.plan, worker) - kept - arriving[worker]))
-        if missing:
+        new = _held(decision.plan, worker) - (_held(previous, worker) if worker in survivors else set())
+        if missing := sorted(layer for layer in new if arriving[worker, layer] < wanted[layer]):
             yield f"lets {worker} compute layers {missing} without their state"
 
 
@@ -130,10 +133,11 @@ def _held(plan: Plan, worker: str) -> set[int]:
     return set(plan.layers_of.get(worker, ()))
 
 
-def _stateful(snapshot: Snapshot, layers: set[int]) -> set[int]:
-    """Those of `layers` that have state of their own."""
-    profile = snapshot.profile
-    return {layer for layer in layers if profile.layers[layer].parameter_bytes or profile.layers[layer].optimizer_bytes}
+def _least_bytes(profile: Profile) -> tuple[int, ...]:
+    """What comes at least to all devices of a worker that begins to hold a layer: shards of optimizer state may be others'."""
+    is_whole = profile.optimizer_sharding is OptimizerSharding.NONE
+    sizes = (layer.parameter_bytes + (layer.optimizer_bytes if is_whole else 0) for layer in profile.layers)
+    return tuple(size * profile.tensor_parallel_degree for size in sizes)
 
 
 def _differ(one: float, other: float) -> bool:

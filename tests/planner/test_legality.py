@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.decision import Migration, Search
+from kintsugi.core.decision import Migration, Search, StateKind
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import IdleWorker, Policy
@@ -87,3 +87,12 @@ def test_what_is_wrong_is_found(message):
     assert violations(snapshot, decision) == ()
     assert decision.migration.transfers
     assert any(message in found for found in violations(*SPOILT[message](snapshot, decision)))
+
+
+@pytest.mark.parametrize("kind", [StateKind.PARAMETER, StateKind.OPTIMIZER])
+def test_state_of_which_a_byte_is_missing_is_found(kind):
+    snapshot, decision = broken()
+    last = next(transfer for transfer in reversed(decision.migration.transfers) if transfer.kind is kind)
+    transfers = tuple(replace(t, num_bytes=t.num_bytes - (t is last)) for t in decision.migration.transfers)
+    (found,) = violations(snapshot, replace(decision, migration=replace(decision.migration, transfers=transfers)))
+    assert found == f"lets {last.target} compute layers [{last.layer}] without their state"
