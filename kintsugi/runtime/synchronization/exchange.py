@@ -19,6 +19,8 @@ from kintsugi.core.logs import get_logger
 _HEADER = struct.Struct("!BQ")
 _POLL_SECONDS = 0.2
 """How often a thread without requests looks whether it should end."""
+_PIECE_BYTES = 1 << 20
+"""Of a request that are made room for before any have come."""
 
 Buffer = bytearray | memoryview
 Address = tuple[str, int]
@@ -129,13 +131,13 @@ class Exchange:
             connection.close()
 
     def _accept(self) -> None:
-        """Until this end is closed: what keeps it from one caller (a want of descriptors) need not keep it from the next."""
+        """Until this end is closed: what keeps it from one caller (no descriptor, no thread) need not keep it from the next."""
         is_able = True
         with self._listener:
             while self._is_ready(self._listener):
                 try:
-                    connection, _ = self._listener.accept()
-                except OSError as error:
+                    self._begin_answers(self._listener.accept()[0])
+                except (OSError, RuntimeError) as error:
                     if is_able and not self._is_closed.is_set():
                         log = get_logger("kintsugi.synchronization")
                         log.warning("cannot answer those who call", error=str(error))
@@ -143,9 +145,21 @@ class Exchange:
                     self._is_closed.wait(_POLL_SECONDS)
                     continue
                 is_able = True
-                answering = threading.Thread(target=self._answer_all, args=(connection,), name="exchange-answers", daemon=True)
-                self._accepted[connection] = answering
-                answering.start()
+
+    def _begin_answers(self, connection: socket.socket) -> None:
+        """Answer a peer in a thread of its own.
+
+        Raises:
+            RuntimeError: no thread can be started; it is hung up on.
+        """
+        answering = threading.Thread(target=self._answer_all, args=(connection,), name="exchange-answers", daemon=True)
+        self._accepted[connection] = answering
+        try:
+            answering.start()
+        except RuntimeError:
+            del self._accepted[connection]
+            connection.close()
+            raise
 
     def _answer_all(self, connection: socket.socket) -> None:
         """Until the peer hangs up or this end is closed."""
@@ -154,14 +168,13 @@ class Exchange:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             buffer = bytearray()
             while self._is_ready(connection):
-                kind, size = _HEADER.unpack(_received(connection, bytearray(_HEADER.size)))
+                number, size = _HEADER.unpack(_received(connection, bytearray(_HEADER.size)))
+                kind = Kind(number)
                 if size > self._largest_bytes:
-                    return
-                if len(buffer) < size:
-                    buffer = bytearray(size)
-                content = memoryview(buffer)[:size]
-                _received(connection, content)
-                self._answer(connection, Kind(kind), content)
+                    break
+                _receive_growing(connection, buffer, size)
+                with memoryview(buffer)[:size] as content:
+                    self._answer(connection, kind, content)
         self._accepted.pop(connection, None)
 
     def _answer(self, connection: socket.socket, kind: Kind, content: memoryview) -> None:
@@ -205,3 +218,18 @@ def _received(connection: socket.socket, into: Buffer) -> Buffer:
             raise ConnectionResetError("the connection ended")
         filled += count
     return into
+
+
+def _receive_growing(connection: socket.socket, buffer: bytearray, size: int) -> None:
+    """Fill the first `size` bytes of a buffer, which grows with what comes: whoever calls may announce much, and send nothing.
+
+    Raises:
+        OSError: as `_received` says.
+    """
+    filled = 0
+    while filled < size:
+        until = min(size, max(len(buffer), 2 * filled, _PIECE_BYTES))
+        buffer.extend(bytes(max(until - len(buffer), 0)))
+        with memoryview(buffer)[filled:until] as piece:
+            _received(connection, piece)
+        filled = until

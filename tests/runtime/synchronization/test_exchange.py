@@ -90,6 +90,41 @@ def test_nonsense_ends_the_connection_and_nothing_else(ends):
     assert asked(one, other) == b"abc"
 
 
+def test_who_announces_much_and_sends_little_takes_no_memory(ends):
+    """A stranger's nine bytes took as much as the largest model may have."""
+    one, other = ends(), ends(largest_bytes=2**44)
+    other.serve(lambda _, content: bytearray(content))
+    with socket.create_connection(other.address, timeout=120.0) as stranger:
+        stranger.sendall(struct.pack("!BQ", Kind.AVERAGE, 2**44) + b"abc")
+        assert asked(one, other) == b"abc"
+        (answering,) = [thread for peer, thread in other._accepted.items() if peer.getpeername() == stranger.getsockname()]
+        stranger.sendall(bytes(2**16))
+        assert answering.is_alive()
+
+
+def test_a_large_message_is_taken_whole_and_a_small_one_after_it(ends):
+    one, other = ends(largest_bytes=2**24), ends(largest_bytes=2**24)
+    other.serve(lambda _, content: bytearray(content))
+    large = bytes(range(251)) * 20_000
+    assert [asked(one, other, content, len(content)) for content in (large, b"abc", large[1:])] == [large, b"abc", large[1:]]
+
+
+def test_peers_are_answered_again_once_there_are_threads(ends, monkeypatch):
+    one, other = ends(retry_seconds=0.0), ends()
+    other.serve(lambda _, content: bytearray(content))
+
+    def none(_):
+        raise RuntimeError("can't start new thread")
+
+    with capture_logs() as logs:
+        monkeypatch.setattr(threading.Thread, "start", none)
+        with pytest.raises(CommunicationError):
+            asked(one, other)
+        assert eventually(lambda: [log["event"] for log in logs], bool) == ["cannot answer those who call"]
+        monkeypatch.undo()
+    assert asked(one, other) == b"abc"
+
+
 def test_closing_frees_who_waits(ends):
     one = ends()
     errors = []
