@@ -45,7 +45,7 @@ def supervise(
     """Run a command to its end; exit 1 where the policy says that it is no use, 130 where this was told to end."""
     log_to_stderr()
     policy = SupervisorPolicy(max_restarts=max_restarts, max_idle_restarts=max_idle_restarts, pause_seconds=pause_seconds)
-    record = Supervisor(command=command, run=run, policy=policy).supervise()
+    record = Supervisor(command=command, run=run, policy=policy, ends_process=True).supervise()
     for attempt in record.own_attempts:
         how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else attempt.not_started_because)
         before, after = ("none" if step is None else f"of step {step}" for step in (attempt.step_before, attempt.step_after))

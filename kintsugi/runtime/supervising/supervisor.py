@@ -15,18 +15,19 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import ConflictError, InvalidInputError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
+from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.disk import make_folder, replace_whole
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST, LIFE_LOCK, SUPERVISOR, SUPERVISOR_LOCK
 from kintsugi.runtime.run_lock import RunLock
@@ -48,7 +49,11 @@ from kintsugi.runtime.supervising.supervision import (
 ATTEMPT_VARIABLE = "KINTSUGI_ATTEMPT"
 """Tells the command which attempt it is, counted from 0 over all sessions."""
 _LOOK_SECONDS = 0.2
+_DISK_SECONDS = 5.0
+"""For the run's disk to answer, after which the command is gone on with."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -60,11 +65,14 @@ class Supervisor:
     """Folder of the run: its checkpoints, and the supervisor's file."""
     policy: SupervisorPolicy = field(default_factory=SupervisorPolicy)
     environment: Mapping[str, str] = field(default_factory=dict)
+    ends_process: bool = False
+    """Whether this process ends with it: once it was told to, further signals change nothing."""
     _stop_signal: int | None = None
     _untold: int | None = None
     """A signal that came while there was no command to pass it on to."""
     _process: subprocess.Popen[bytes] | None = None
     """The command until it is buried."""
+    _disk: Clerk = field(default_factory=partial(Clerk, "supervisor"))
 
     @property
     def file(self) -> Path:
@@ -104,8 +112,10 @@ class Supervisor:
                     return record
                 self._pause(idle_restarts(record.own_attempts))
         finally:
+            self._disk.close(0.0)  # one that hangs has been waited for
+            is_told = self.ends_process and self._stop_signal is not None
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if is_told else handler)
 
     def _session(self) -> SupervisorRecord:
         """The next session of the run, with the attempts of the earlier ones; a damaged record of them is set aside."""
@@ -152,9 +162,7 @@ class Supervisor:
     def _attempt(self, record: SupervisorRecord) -> SupervisorRecord:
         """Run the command once, and note how it ended."""
         number = len(record.attempts)
-        attempt = SupervisedAttempt(
-            number=number, session=record.session, started_at=time.time(), step_before=latest_step(self.run)
-        )
+        attempt = SupervisedAttempt(number=number, session=record.session, started_at=time.time(), step_before=self._latest_step())
         self._write(replace(record, state=SupervisorState.LAUNCHING, attempts=(*record.attempts, attempt)))
         environment = {**os.environ, **self.environment, ATTEMPT_VARIABLE: str(number)}
         try:
@@ -168,7 +176,7 @@ class Supervisor:
         attempt = replace(attempt, pid=self._process.pid)
         self._write(replace(record, state=SupervisorState.RUNNING, attempts=(*record.attempts, attempt)))
         code = self._wait(self._process)
-        ended = replace(attempt, ended_at=time.time(), step_after=latest_step(self.run), **ending(code))
+        ended = replace(attempt, ended_at=time.time(), step_after=self._latest_step(), **ending(code))
         if self._stop_signal is not None:
             ended = replace(ended, reason=EndReason.STOPPED)
         get_logger("kintsugi.supervisor").info("attempt ended", **_shown(ended))
@@ -210,12 +218,28 @@ class Supervisor:
             time.sleep(min(left, _LOOK_SECONDS))
 
     def _write(self, record: SupervisorRecord) -> None:
-        """Bring the record to the disk. A full one costs what it says until the next time, not the command."""
+        """Bring the record to the disk. One that is full or hangs costs what it says until the next time, not the command."""
         try:
-            replace_whole(self.file, dumps(record))
-        except OSError as error:
+            self._asked(partial(replace_whole, self.file, dumps(record)))
+        except (OSError, HungError) as error:
             log = get_logger("kintsugi.supervisor")
             log.warning("the record of attempts could not be written", file=str(self.file), reason=str(error))
+
+    def _latest_step(self) -> int | None:
+        """As `latest_step` says; None, too, where the disk does not."""
+        with suppress(HungError):
+            return self._asked(partial(latest_step, self.run))
+        return None
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """What the disk says; signals are heeded meanwhile, and no thread is left beside one that forks, unless the disk holds it.
+
+        Raises:
+            HungError: it says nothing.
+        """
+        answer = self._disk.asked(call, _DISK_SECONDS)
+        self._disk.close(_DISK_SECONDS)
+        return answer
 
 
 def latest_step(run: Path) -> int | None:

@@ -32,6 +32,7 @@ from kintsugi.runtime.supervising.supervision import (
 from kintsugi.runtime.supervising.supervisor import Supervisor, latest_step
 from tests.patience import eventually
 from tests.processes import is_running
+from tests.runtime.hung_disk import await_threads, hung
 from tests.runtime.scarce import no_descriptors
 
 AT_ONCE = SupervisorPolicy(pause_seconds=0.0)
@@ -161,6 +162,21 @@ def test_a_record_that_a_full_disk_does_not_take_ends_no_command(monkeypatch, wh
     assert read_record(Path()) == record
     refused = [log for log in logs if log["event"] == "the record of attempts could not be written"]
     assert "No space left on device" in refused[0]["reason"]
+
+
+def test_a_disk_that_hangs_keeps_neither_the_command_nor_its_supervisor(monkeypatch):
+    """Whoever waited for the record neither began a command, nor saw one end, nor ended when told to."""
+    monkeypatch.setattr(supervisor, "_DISK_SECONDS", 0.1)
+    with hung(Path(f".{SUPERVISOR}.new")), capture_logs() as logs:
+        record = supervised("sys.exit(n == 0)")
+        assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED, EndReason.COMPLETED]
+        refused = [log["reason"] for log in logs if log["event"] == "the record of attempts could not be written"]
+        assert set(refused) == {"has not answered for 0.1 s"}
+        Path("up").unlink(missing_ok=True)
+        threading.Thread(target=lambda: eventually(Path("up").exists) and os.kill(os.getpid(), signal.SIGTERM)).start()
+        told = supervised("pathlib.Path('up').touch(); signal.pause()")
+        assert told.stopped_because == TOLD_TO_END
+    await_threads("supervisor")
 
 
 @pytest.mark.parametrize(
@@ -445,6 +461,32 @@ def test_who_waits_for_a_frozen_command_to_end_says_so_and_how_to_end_it_now():
     supervisor.send_signal(signal.SIGTERM)
     assert eventually(lambda: "a second signal kills it" in Path("log").read_text())
     assert supervisor.poll() is None
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(timeout=240.0) == 130
+
+
+AGAIN = """
+import os, signal, sys
+from kintsugi.cli import main, supervise
+
+tell = supervise.tell
+
+def told_again(text):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    tell(text)
+
+supervise.tell = told_again
+sys.exit(main())
+"""
+
+
+@pytest.mark.processes
+def test_who_asks_once_more_as_it_ends_changes_nothing():
+    """It ended by the signal, as one that crashed does, where it had ended in order."""
+    command = [sys.executable, "-c", "import os, pathlib, signal; pathlib.Path('up').touch(); signal.pause()"]
+    supervisor = subprocess.Popen([sys.executable, "-c", AGAIN, "supervise", "run", "--", *command])
+    assert eventually(Path("up").exists)
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(timeout=240.0) == 130
 
