@@ -152,7 +152,8 @@ def replace_whole(path: Path, text: str) -> None:
     """Write a file that is the old or the new one after anything: write, fsync, rename, fsync the folder (ECRL, section 4.3).
 
     Raises:
-        OSError: the disk is full or broken; the old file stays.
+        OSError: the disk is full or broken; the old file stays, but where the folder's fsync fails: then the new one is there, and
+            a crash may undo that.
     """
     with replacing(path) as new:
         write_synced(new, text)

@@ -202,6 +202,8 @@ class CheckpointStore:
     def commit(self, temporary: Path, manifest: Manifest, *, trusted_step: int | None = None) -> Checkpoint:
         """Give a checkpoint whose parts are all on the disk its name, and point to it; the oldest go, as `retire` says.
 
+        Where the pointer is replaced, and cannot be fsynced, it is the latest all the same, and nothing older goes.
+
         Raises:
             OSError: the disk is full or broken; the previous checkpoint stays the latest.
         """
@@ -221,7 +223,13 @@ class CheckpointStore:
             raise
         self._damaged.discard(final)
         sync_folder(self._folder)
-        self._point_to(final.name)
+        try:
+            self._point_to(final.name)
+        except OSError as error:
+            if self._latest() != manifest.step:
+                raise
+            self._log.warning("the latest checkpoint may be lost where its host crashes", step=manifest.step, reason=str(error))
+            return Checkpoint(final, manifest)
         self.discard(former)
         self.retire(trusted_step)
         return Checkpoint(final, manifest)

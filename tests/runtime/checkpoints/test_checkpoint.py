@@ -299,6 +299,24 @@ def test_one_that_is_whole_counts_also_where_the_disk_does_not_give_what_is_to_b
     store.clear()
 
 
+def test_one_that_the_pointer_names_is_the_latest_also_where_that_cannot_be_fsynced(store, tmp_path, monkeypatch):
+    """It was told that the previous one stays. What a crash may bring back is kept."""
+
+    def synced(folder: Path) -> None:
+        if (folder / "latest.json").exists() and b"00000007" in (folder / "latest.json").read_bytes():
+            raise OSError(errno.EIO, "Input/output error")
+        sync(folder)
+
+    sync = disk.sync_folder
+    monkeypatch.setattr(disk, "sync_folder", synced)
+    with capture_logs() as logs:
+        assert write(store, 7).step == 7
+    told = [(log["event"], log["step"]) for log in logs]
+    assert told == [("the latest checkpoint may be lost where its host crashes", 7)]
+    assert store_at(tmp_path).newest().step == 7
+    assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} >= {"step-00000005", "step-00000003"}
+
+
 def test_checkpoints_of_another_job_are_refused(store, tmp_path):
     with pytest.raises(InvalidInputError, match="run: holds checkpoints of another job"):
         CheckpointStore(tmp_path / "checkpoints", job="b").newest()
