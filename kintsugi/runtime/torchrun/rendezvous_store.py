@@ -5,10 +5,11 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import httpx2
@@ -16,8 +17,12 @@ import tenacity
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 
-from kintsugi.client.answers import refusal_of
-from kintsugi.client.connection import CA_VARIABLE, TOKEN_VARIABLE, authorization, reason_of, trusted
+from kintsugi.client.answers import AwayError, answer_of, require_answer, understood
+from kintsugi.client.bounds import AnswerTime, whole
+from kintsugi.client.connection import CA_VARIABLE, CONNECTED, TOKEN_VARIABLE, authorization, reason_of, trusted
+from kintsugi.core.errors import InvalidInputError, KintsugiError, NotFoundError
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("kintsugi.rendezvous")
 SHORTEST_PAUSE_SECONDS = 0.01
@@ -40,14 +45,25 @@ class Value:
     is_set: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A value as the service tells it."""
+
+    value: str
+    version: int
+    is_set: bool = True
+
+
 class Keys:
     """Values of one run at the service, changed by compare-and-swap; a change whose answer was lost counts once.
 
-    Who is not patient asks once: there is a later request that is as good.
+    Who is not patient asks once: there is a later request that is as good. What somebody else says in the service's place, as a
+    proxy does, is its absence.
     """
 
     def __init__(self, url: str, run: str, *, token: str | None = None, transport: httpx2.BaseTransport | None = None) -> None:
         self._address = url
+        self._answer_time = AnswerTime()
         self._http = httpx2.Client(
             base_url=f"{url}/v1/rendezvous/{_segment(run)}/",
             headers=authorization(token),
@@ -65,8 +81,10 @@ class Keys:
         Raises:
             ConnectionError: the service does not answer, or refuses.
         """
-        response = self._send("GET", key, is_patient=is_patient)
-        return None if response.status_code == httpx2.codes.NOT_FOUND else _value(response)
+        try:
+            return self._send("GET", key, _value, is_patient=is_patient)
+        except NotFoundError:
+            return None
 
     def put(self, key: str, content: bytes, *, expected: int | None = None, generation: int = 0, is_patient: bool = True) -> Value:
         """Put a value under a key if its version is `expected` (0: nothing there; None: anything); what is there now.
@@ -75,7 +93,7 @@ class Keys:
             ConnectionError: the service does not answer, or refuses.
         """
         body = {"value": base64.b64encode(content).decode(), "expected_version": expected, "generation": generation}
-        return _value(self._send("PUT", key, body, is_patient=is_patient))
+        return self._send("PUT", key, _value, body, is_patient=is_patient)
 
     def drop(self, key: str) -> None:
         """Forget what is under a key.
@@ -83,24 +101,47 @@ class Keys:
         Raises:
             ConnectionError: the service does not answer, or refuses.
         """
-        self._send("DELETE", key)
+        with suppress(NotFoundError):
+            self._send("DELETE", key, _require_nothing)
 
-    def _send(self, method: str, key: str, body: Any = None, *, is_patient: bool = True) -> httpx2.Response:
+    def _send(self, method: str, key: str, read: Callable[[httpx2.Response], T], body: Any = None, *, is_patient: bool = True) -> T:
+        """What `read` makes of the answer.
+
+        Raises:
+            ConnectionError: the service does not answer, or not in time.
+            NotFoundError: nothing is under the key.
+            PermissionError: it refuses.
+        """
         headers = {} if method == "GET" else {"Idempotency-Key": uuid4().hex}  # the same one through all attempts
-        timeout = TIMEOUT_SECONDS if is_patient else IMPATIENT_SECONDS
+        seconds = TIMEOUT_SECONDS if is_patient else IMPATIENT_SECONDS
+        request = self._http.build_request(
+            method, _segment(key), json=body, headers=headers, timeout=seconds, extensions={"trace": self._bound}
+        )
         for attempt in _attempts(ATTEMPTS if is_patient else 1):
             with attempt:
-                try:
-                    response = self._http.request(method, _segment(key), json=body, headers=headers, timeout=timeout)
-                except httpx2.TransportError as error:
-                    reason = reason_of(error, self._address)
-                    raise ConnectionError(f"the service at {self._address} does not answer: {reason}") from error
-                if response.is_server_error or response.status_code == httpx2.codes.TOO_MANY_REQUESTS:
-                    raise ConnectionError(f"the service answers {response.status_code}")
-                if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
-                    raise PermissionError(f"the service refuses: {_refusal_reason(response)}")
-                return response
+                return self._answer(request, read, seconds)
         raise AssertionError("the last attempt returns or raises")
+
+    def _answer(self, request: httpx2.Request, read: Callable[[httpx2.Response], T], seconds: float) -> T:
+        try:
+            with self._answer_time.within(seconds), closing(self._http.send(request, stream=True)) as begun:
+                response = whole(begun, self._address)
+            require_answer(response, self._address)
+            return understood(read, response, self._address)
+        except httpx2.RequestError as error:
+            reason = reason_of(error, self._address)
+            raise ConnectionError(f"the service at {self._address} does not answer: {reason}") from error
+        except AwayError as error:
+            raise ConnectionError(error.message) from error
+        except NotFoundError:
+            raise
+        except KintsugiError as error:
+            raise PermissionError(f"the service refuses: {error}{_way_in(response)}") from error
+
+    def _bound(self, event: str, details: Mapping[str, Any]) -> None:
+        """Bound how long a new connection is read from for one answer."""
+        if event.endswith(CONNECTED):
+            self._answer_time.bound(details["return_value"])
 
 
 def _attempts(most: int) -> tenacity.Retrying:
@@ -187,17 +228,24 @@ def _segment(name: str) -> str:
     return segment if len(segment) <= MOST_LETTERS else hashlib.sha256(name.encode()).hexdigest()
 
 
-def _refusal_reason(response: httpx2.Response) -> str:
-    """Why the service refuses, and what torchrun may be given where a token is missing."""
-    reason = str(refusal_of(response) or response.text[:500])
-    if response.status_code == httpx2.codes.UNAUTHORIZED:
-        reason += f" (torchrun takes it from the file that --rdzv-conf token_file=FILE names, or from {TOKEN_VARIABLE})"
-    return reason
+def _way_in(response: httpx2.Response) -> str:
+    """What torchrun may be given where a token is missing."""
+    if response.status_code != httpx2.codes.UNAUTHORIZED:
+        return ""
+    return f" (torchrun takes it from the file that --rdzv-conf token_file=FILE names, or from {TOKEN_VARIABLE})"
 
 
 def _value(response: httpx2.Response) -> Value:
-    told = response.json()
-    return Value(base64.b64decode(told["value"]), told["version"], told["is_set"])
+    told = answer_of(_Told)(response)
+    try:
+        return Value(base64.b64decode(told.value, validate=True), told.version, told.is_set)
+    except ValueError as error:
+        raise InvalidInputError("is no base64", field="value") from error
+
+
+def _require_nothing(response: httpx2.Response) -> None:
+    if response.status_code != httpx2.codes.NO_CONTENT:
+        raise InvalidInputError("says something where nothing is to be said", field="value")
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 
 from api import rendezvous
 from kintsugi.client.connection import CA_VARIABLE, TOKEN_VARIABLE
-from kintsugi.core.errors import UnauthenticatedError
+from kintsugi.core.errors import NotFoundError, UnauthenticatedError
 from kintsugi.runtime.torchrun import rendezvous_store
 from kintsugi.runtime.torchrun.options import LONGEST_ID_BYTES, OPTIONS, check, token_of, url_of
 from kintsugi.runtime.torchrun.rendezvous_store import Keys
@@ -63,7 +63,8 @@ def test_no_name_has_more_letters_than_the_service_takes():
 
     def answer(request):
         paths.append(request.url.path)
-        return httpx2.Response(404)
+        document = {"type": "urn:kintsugi:problem:not-found", "error": NotFoundError("nothing is there").as_dict()}
+        return httpx2.Response(404, json=document)
 
     keys = Keys("http://host", "x" * LONGEST_ID_BYTES, transport=httpx2.MockTransport(answer))
     names = ["state", *(f"torch.rendezvous.{'x' * LONGEST_ID_BYTES}.0/{key}" for key in ("MASTER_ADDR", "MASTER_PORT"))]

@@ -3,11 +3,13 @@
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -243,6 +245,52 @@ def test_a_service_that_is_away_is_told_to_torch(monkeypatch):
 
 def parameters(endpoint, *, run="run", nodes=(1, 2), **config):
     return RendezvousParameters("kintsugi", endpoint, run, *nodes, local_addr="127.0.0.1", **config)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (302, {"headers": {"Location": "/login"}}),
+        (200, {"text": "<html>"}),
+        (200, {"json": {"a": 1}}),
+        (200, {"json": {"value": "no base64", "version": 1}}),
+        (404, {"text": "no such page"}),
+        (403, {"text": "not you"}),
+        (200, {"headers": {"Content-Encoding": "gzip"}, "stream": httpx2.ByteStream(b"not packed")}),
+    ],
+    ids=["redirect", "page", "other JSON", "no base64", "no such page", "not you", "not packed"],
+)
+@pytest.mark.parametrize("ask", ["get", "put", "drop"])
+def test_what_somebody_else_says_in_the_services_place_is_its_absence(monkeypatch, ask, status, said):
+    """It ended the training, or was taken for an empty rendezvous."""
+    monkeypatch.setattr(rendezvous_store, "ATTEMPTS", 1)
+    given = {"get": ("key",), "put": ("key", b"x"), "drop": ("key",)}
+    keys = Keys("http://host", "run", transport=httpx2.MockTransport(lambda _: httpx2.Response(status, **said)))
+    with closing(keys), pytest.raises(ConnectionError, match="the service at http://host (answers|does not answer)"):
+        getattr(keys, ask)(*given[ask])
+
+
+def test_an_answer_that_trickles_is_given_up_in_time(monkeypatch):
+    """Meanwhile torchrun's agent looked after none of its ranks."""
+    monkeypatch.setattr(rendezvous_store, "IMPATIENT_SECONDS", 0.2)
+    given_up = threading.Event()
+
+    def trickle():
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while not given_up.wait(0.02):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+        threads.submit(trickle)
+        with closing(Keys(f"http://127.0.0.1:{server.getsockname()[1]}", "run")) as keys:
+            asked = threads.submit(keys.get, "key", is_patient=False)
+            try:
+                with pytest.raises(ConnectionError, match="does not answer"):
+                    asked.result(60.0)
+            finally:
+                given_up.set()
 
 
 @pytest.mark.processes
