@@ -52,6 +52,18 @@ class Clerk:
             raise HungError(f"has not answered for {seconds:g} s")
         return answer.result()
 
+    def asked_alone(self, call: Callable[[], T], seconds: float) -> T:
+        """As `asked` says, and no thread is left: for who asks now and then, and may fork between.
+
+        Raises:
+            HungError: nothing has moved for `seconds`; then the thread is there until it is done.
+        """
+        answer = self.do(call)
+        if not self.awaits(answer, seconds):
+            raise HungError(f"has not answered for {seconds:g} s")
+        self.close(seconds)
+        return answer.result()
+
     def moved(self) -> None:
         """A long call has come further; for the call itself."""
         self._moved_at = time.monotonic()

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
+from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError, UnavailableError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -40,6 +40,7 @@ from kintsugi.runtime.checkpoints.committing import commit_parts
 from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions, require_steps_left
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
+from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.given import optimizer_of_model
@@ -135,6 +136,7 @@ class PlainRun:
         self._next: int | None = None
         """The step to be committed next; null before `restore`."""
         self._lock = RunLock(self._folder)
+        self._disk = Clerk("run")
         try:
             self._by_rank_0(self._take_folder)
             self._life = self._by_rank_0(lambda: next_life(self._folder / JOURNALS, self._geometry))
@@ -159,6 +161,7 @@ class PlainRun:
             InvalidInputError: the ranks train different models or in different ways, the folder is another job's, more steps are
                 trained in it than the job is to have, the optimizer has parameters that are not the model's, or the model, the
                 scheduler or the optimizer keeps what cannot be written, or is not what the checkpoint is of.
+            UnavailableError: the folder's disk hangs, or gives none of the checkpoints that are there.
         """
         with self._together():
             self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
@@ -336,14 +339,14 @@ class PlainRun:
 
     def _newest(self) -> Checkpoint | None:
         self._store.clear()
-        return self._store.newest()
+        return self._store.newest(self._disk.moved)
 
     def _by_rank_0(self, work: Callable[[], T]) -> T:
-        """What comes of work that rank 0 does for all; where it is refused, or fails, all ranks are told."""
+        """What comes of work on the disk that rank 0 does for all; where it is refused, fails or hangs, all ranks are told."""
         found = refusal = failure = None
         if self.rank == 0:
             try:
-                found = work()
+                found = self._in_time(work)
             except KintsugiError as error:
                 refusal = error
             except Exception as error:
@@ -355,6 +358,20 @@ class PlainRun:
         if agreed[1] is not None:
             raise agreed[1]
         return agreed[0]
+
+    def _in_time(self, work: Callable[[], T]) -> T:
+        """What the disk says; where it does, no thread is left.
+
+        Raises:
+            UnavailableError: it hangs.
+        """
+        seconds = self._options.disk_timeout_seconds
+        try:
+            return self._disk.asked_alone(work, seconds)
+        except HungError as error:
+            self._disk.close(0.0)
+            message = f"{error}: mend what its disk is on, and train again in it"
+            raise UnavailableError(message, field="run", value=str(self._folder)) from error
 
     def _agreed(self, value: Any) -> Any:
         """What rank 0 says."""

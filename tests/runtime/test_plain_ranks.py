@@ -22,10 +22,12 @@ from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.forking import forkserver
+from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS, LATEST
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.run_lock import RunLock
 from tests.processes import free_port
+from tests.runtime.hung_disk import hung
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plain_ddp.py")
 LAUNCHER = """
@@ -143,7 +145,7 @@ def plain_rank(rank: int, port: int, folder: str, slip: str, told: Connection) -
         RunLock.take = unreadable
     run = None
     try:
-        options = CheckpointOptions(every_steps=every)
+        options = CheckpointOptions(every_steps=every, disk_timeout_seconds=2.0 if slip == "hung" else 120.0)
         run = PlainRun(folder, num_samples=8, global_batch_size=4, num_steps=4, checkpoints=options, **given)
         for step in range(run.restore(model, optimizer), 4):
             run.samples(step)
@@ -230,6 +232,19 @@ def test_what_the_first_rank_cannot_do_for_all_is_told_to_all(tmp_path):
         [("none", "cannot be read")],
         [("run", "run: rank 0 could not go on: OSError: cannot be read")],
     ]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "path", [f"{CHECKPOINTS}/{LATEST}", f"{CHECKPOINTS}/step-00000004/manifest.json", f"{JOURNALS}/0001-rank1-0.jsonl"]
+)
+def test_all_ranks_are_told_that_the_disk_hangs_with_what_is_to_be_read(tmp_path, path):
+    """The first waited for ever, and the others with it, for as long as their group waits."""
+    assert told_by_two(tmp_path, "none") == [[None, None], [None, None]]
+    (tmp_path / path).unlink()
+    with hung(tmp_path / path):
+        for heard in told_by_two(tmp_path, "hung"):
+            assert heard[0] == ("run", "run: has not answered for 2 s: mend what its disk is on, and train again in it")
 
 
 @pytest.mark.processes

@@ -232,14 +232,12 @@ class Supervisor:
         return None
 
     def _asked(self, call: Callable[[], T]) -> T:
-        """What the disk says; signals are heeded meanwhile, and no thread is left beside one that forks, unless the disk holds it.
+        """What the disk says; signals are heeded meanwhile.
 
         Raises:
             HungError: it says nothing.
         """
-        answer = self._disk.asked(call, _DISK_SECONDS)
-        self._disk.close(_DISK_SECONDS)
-        return answer
+        return self._disk.asked_alone(call, _DISK_SECONDS)
 
 
 def latest_step(run: Path) -> int | None:

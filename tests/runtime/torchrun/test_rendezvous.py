@@ -266,7 +266,7 @@ def test_what_somebody_else_says_in_the_services_place_is_its_absence(monkeypatc
     monkeypatch.setattr(rendezvous_store, "ATTEMPTS", 1)
     given = {"get": ("key",), "put": ("key", b"x"), "drop": ("key",)}
     keys = Keys("http://host", "run", transport=httpx2.MockTransport(lambda _: httpx2.Response(status, **said)))
-    with closing(keys), pytest.raises(ConnectionError, match="the service at http://host (answers|does not answer)"):
+    with closing(keys), pytest.raises(ConnectionError, match=r"the service at http://host (answers|does not answer)"):
         getattr(keys, ask)(*given[ask])
 
 
