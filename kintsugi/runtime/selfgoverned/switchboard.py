@@ -155,7 +155,7 @@ class Switchboard:
         try:
             writer.writelines(line.waiting)
             while text := await reader.readline():
-                self._take(line.attempt, json.loads(text))
+                self._take(line.attempt, _message(text))
             self._hear(Unserved(line.attempt, "the connection was closed"))
         except (OSError, ValueError) as error:  # which a line is that is none, or too long
             self._hear(Unserved(line.attempt, str(error)))
@@ -176,13 +176,14 @@ class Switchboard:
         task.add_done_callback(lambda _: self._close(writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Until whoever called hangs up, or says what no member says."""
         with suppress(OSError, ValueError):
-            hello = json.loads(await reader.readline())
+            hello = _hello(await reader.readline())
             table, writers = self._table(hello)
             writers[hello["worker"]] = writer
             while text := await reader.readline():
-                message = json.loads(text)
-                told = table.publish(message["key"], message["value"]) if "key" in message else table.ready(hello["worker"])
+                message = _message(text)
+                told = table.publish(*_key(message)) if "key" in message else table.ready(hello["worker"])
                 for member, telling in told:
                     writers[member].write(_encoded(telling))
 
@@ -191,7 +192,7 @@ class Switchboard:
         writer.close()
 
     def _table(self, hello: Mapping[str, Any]) -> tuple[Table, dict[str, asyncio.StreamWriter]]:
-        attempt = int(hello["attempt"])
+        attempt = hello["attempt"]
         for over in [earlier for earlier in self._tables if earlier < attempt]:
             del self._tables[over]
         return self._tables.setdefault(attempt, (Table(frozenset(hello["members"])), {}))
@@ -199,3 +200,51 @@ class Switchboard:
 
 def _encoded(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def _hello(text: bytes) -> dict[str, Any]:
+    """What a member says first.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    hello = _message(text)
+    _require_kinds(hello, attempt=int, worker=str, members=list)
+    if not all(isinstance(member, str) for member in hello["members"]):
+        raise ValueError("names members that are none")
+    return hello
+
+
+def _key(message: Mapping[str, Any]) -> tuple[str, str]:
+    """A key and its value.
+
+    Raises:
+        ValueError: they are none.
+    """
+    _require_kinds(message, key=str, value=str)
+    return message["key"], message["value"]
+
+
+def _message(text: bytes) -> dict[str, Any]:
+    """What a line says.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    try:
+        said = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("is no message") from error
+    if not isinstance(said, dict):
+        raise ValueError("is no message")
+    return said
+
+
+def _require_kinds(message: Mapping[str, Any], **kinds: type) -> None:
+    """Require fields of a message to be what they are of a member.
+
+    Raises:
+        ValueError: one is something else.
+    """
+    if not all(isinstance(message.get(name), kind) for name, kind in kinds.items()):
+        raise ValueError("is no message of a member")

@@ -1,7 +1,9 @@
 """Members find each other through the one that serves them, whoever says what first."""
 
 import asyncio
+import gc
 import queue
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -76,6 +78,38 @@ def test_what_is_too_long_to_be_heard_is_told(monkeypatch):
             told = heard[member].get(timeout=TIMEOUT_SECONDS)
             assert isinstance(told, Unserved)
             assert told.attempt == 1
+
+
+HELLO = b'{"attempt":1,"worker":"w09","members":["w09"]}\n'
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[]\n",
+        b"null\n",
+        b"[" * 100_000 + b"\n",
+        b'{"attempt":null,"worker":"w09","members":[]}\n',
+        b'{"attempt":1e999,"worker":"w09","members":[]}\n',
+        b'{"attempt":1,"worker":{},"members":[]}\n',
+        b'{"attempt":1,"worker":"w09","members":[[1]]}\n',
+        b"GET / HTTP/1.1\r\n\r\n",
+        HELLO + b"5\n",
+        HELLO + b'{"key":5,"value":"a"}\n',
+        HELLO + b'{"key":"a"}\n',
+    ],
+)
+def test_a_stranger_is_hung_up_on_without_a_word(said, caplog):
+    """Each was a traceback in the worker's log."""
+    with switchboards() as (boards, heard):
+        with socket.create_connection(boards["w00"].address, timeout=TIMEOUT_SECONDS) as stranger:
+            stranger.sendall(said)
+            assert stranger.recv(1) == b""
+        published_by_all(boards, b"value")
+        for member in MEMBERS:
+            assert isinstance(heard[member].get(timeout=TIMEOUT_SECONDS), Delivered)
+    gc.collect()
+    assert not caplog.records
 
 
 def test_an_attempt_that_is_over_says_nothing_to_the_next():
