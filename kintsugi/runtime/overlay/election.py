@@ -1,7 +1,9 @@
 """Votes among the workers, over the overlay's links alone: what one of them asks is passed on to all, and the answers come back."""
 
+import errno
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -9,6 +11,7 @@ from uuid import uuid4
 from kintsugi.core import codec
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
+from kintsugi.runtime.clerk import Clerk, HungError
 from kintsugi.runtime.disk import replace_whole
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.messages import Message
@@ -17,6 +20,8 @@ from planner.overlay.succession import Ballot, granted, is_elected, is_newer, ne
 CANDIDACY, VOTE, SCHEDULER = "candidacy", "vote", "scheduler"
 KINDS = (CANDIDACY, VOTE, SCHEDULER)
 _MOST_REMEMBERED = 256
+_WRITE_SECONDS = 2.0
+"""For a vote to reach the disk: meanwhile nothing is read of the link that asked for it."""
 
 
 class Neighborhood(Protocol):
@@ -41,16 +46,31 @@ class BallotBox:
         """
         self._path = path
         self.ballot = codec.load(Ballot, path) if path.exists() else Ballot()
+        self._disk = Clerk("ballot")
+        self._is_writing = False
 
     def put(self, ballot: Ballot) -> None:
         """Vote; it is durable once this returns.
 
         Raises:
-            OSError: the disk is full or broken; the earlier vote holds.
+            OSError: the disk is full or broken; the earlier vote holds. Or it hangs: then this one holds once it is there, and
+                until then there is no other.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        replace_whole(self._path, codec.dumps(ballot))
-        self.ballot = ballot
+        if self._is_writing:
+            raise OSError(errno.ETIMEDOUT, "the disk has not taken an earlier vote yet")
+        self._is_writing = True
+        try:
+            self._disk.asked_alone(partial(self._write, ballot), _WRITE_SECONDS)
+        except HungError as error:
+            raise OSError(errno.ETIMEDOUT, f"the disk {error}") from error
+
+    def _write(self, ballot: Ballot) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_whole(self._path, codec.dumps(ballot))
+            self.ballot = ballot
+        finally:
+            self._is_writing = False
 
 
 class Electorate:
@@ -145,7 +165,7 @@ class Electorate:
         self._links.tell(neighbor, VOTE, vote)
 
     def _has_voted(self, ballot: Ballot) -> bool:
-        """Whether a vote is durable now; one that a full or broken disk does not take is none, and nothing else."""
+        """Whether a vote is durable now; one that a full, broken or hanging disk does not take is none, and nothing else."""
         try:
             if ballot != self._box.ballot:
                 self._box.put(ballot)

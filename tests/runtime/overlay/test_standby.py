@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from kintsugi.core.errors import InvalidInputError, StaleTermError, UnavailableError
 from kintsugi.core.overlay_messages import OverlayLog
+from kintsugi.runtime.overlay import election
 from kintsugi.runtime.overlay import standby as standby_module
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.coordinator import Coordinator
@@ -22,7 +23,9 @@ from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.standby import LogCopy, Standby, StandbyOptions
 from kintsugi.runtime.overlay.succeeding import ballots_folder
 from planner.overlay.succession import Ballot
+from tests.patience import eventually
 from tests.planner.overlay.world import mesh
+from tests.runtime.hung_disk import hung
 from tests.runtime.overlay.crew import OPTIONS, perceptron
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_log_copy import entries, room_for
@@ -191,6 +194,22 @@ def test_who_cannot_write_its_vote_down_has_none_and_passes_on_all_the_same(tmp_
         assert parties["w01"].electorate.stand(WON_SECONDS) is None
     told = [(log["worker"], log["event"].partition(":")[0]) for log in logs if log["log_level"] == "warning"]
     assert told == [("w01", "cannot vote for a scheduler")] * 2
+
+
+def test_who_has_its_votes_on_a_disk_that_hangs_holds_nobody_up(tmp_path, overlay, monkeypatch):
+    """Nothing was read of the link that asked, so the training stood still until the others went on without it."""
+    monkeypatch.setattr(election, "_WRITE_SECONDS", 0.1)
+    parties = line(tmp_path, overlay)
+    box = parties["w01"].electorate._box
+    with hung(tmp_path / ".w01.json.new"), capture_logs() as logs:
+        assert parties["w00"].electorate.stand(WON_SECONDS) == (2, overlay)
+        assert parties["w01"].electorate.stand(WON_SECONDS) is None
+        assert box.ballot == Ballot()
+    reasons = [log["error"].partition("] ")[2] for log in logs if log["log_level"] == "warning"]
+    assert reasons == ["the disk has not answered for 0.1 s", "the disk has not taken an earlier vote yet"]
+    assert eventually(lambda: not box._is_writing)
+    assert parties["w00"].electorate.stand(WON_SECONDS) is not None
+    assert eventually(lambda: box.ballot.candidate == "w00")
 
 
 class Following:
