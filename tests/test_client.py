@@ -310,6 +310,13 @@ def test_a_stream_of_somebody_else_is_taken_up_again():
         assert next(stream).event.number == 1
 
 
+def test_a_stream_is_taken_up_behind_a_message_of_whatever_id():
+    client, requests = answering(streamed(("begin", "\u00e9", "")), streamed(BEGIN, news(1)))
+    with client, closing(client.follow("llama")) as stream:
+        assert next(stream).event.number == 1
+    assert dict(requests[1].headers.raw)[b"Last-Event-ID"] == "\u00e9".encode()
+
+
 def test_a_stream_that_tells_nothing_is_taken_up_more_and_more_seldom(monkeypatch):
     pauses = []
     monkeypatch.setattr(following.time, "sleep", pauses.append)
@@ -339,6 +346,15 @@ def test_plans_are_followed_by_generation(client, job):
 
 def test_the_service_asks_for_a_pause():
     client, requests = answering(httpx2.Response(429, headers={"Retry-After": "0"}), httpx2.Response(204))
+    with client:
+        assert client.plan_after("llama", 0) is None
+    assert len(requests) == 2
+
+
+@pytest.mark.parametrize("pause", ["\u0660", "\u00b2", "\u00ff"])
+def test_what_is_no_pause_is_none_of_the_services(pause):
+    headers = [(b"Retry-After", pause.encode())]
+    client, requests = answering(httpx2.Response(503, headers=headers), httpx2.Response(204))
     with client:
         assert client.plan_after("llama", 0) is None
     assert len(requests) == 2

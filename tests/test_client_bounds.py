@@ -50,3 +50,16 @@ def test_an_answer_that_unpacks_to_more_than_any_of_the_services_is_not_read_to_
     with client, pytest.raises(UnavailableError, match="more than 100000 bytes"):
         client.plan("llama")
     assert list(unread)
+
+
+@pytest.mark.parametrize("ask", [lambda client: client.plan("llama"), lambda client: next(client.follow("llama"))])
+def test_an_answer_that_is_packed_more_than_once_is_not_unpacked(ask):
+    """A few letters of it may become more than memory holds."""
+    bomb = gzip.compress(gzip.compress(b" " * 1_000_000))
+    unread = iter([bomb])
+    head = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip, gzip"}
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=head, content=unread))
+    client = Client("http://service", patience=Patience(attempts=1), transport=transport)
+    with client, pytest.raises(UnavailableError, match="packed more than once: gzip, gzip"):
+        ask(client)
+    assert list(unread) == [bomb]

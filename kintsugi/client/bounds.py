@@ -47,13 +47,24 @@ def whole(response: httpx2.Response, address: str) -> httpx2.Response:
     """A response whose body is still on its way, with all of it.
 
     Raises:
-        AwayError: it is larger than any answer of the service's.
+        AwayError: it is larger than any answer of the service's, or packed more than once.
     """
+    require_packed_once(response, address)
     content = bytearray()
     for part in response.iter_bytes():
         content += part
         if len(content) > LARGEST_ANSWER_BYTES:
             raise AwayError(f"the service at {address} answers with more than {LARGEST_ANSWER_BYTES} bytes", field="url")
-    pause = response.headers.get("Retry-After")
-    headers = {} if pause is None else {"Retry-After": pause}
+    pause = response.headers.get("Retry-After", "")
+    headers = {"Retry-After": pause} if pause.isascii() else {}  # others cannot be written
     return httpx2.Response(response.status_code, headers=headers, content=bytes(content))
+
+
+def require_packed_once(response: httpx2.Response, address: str) -> None:
+    """Refuse a body that is packed within another packing: few bytes of it may be more than memory holds, before they are counted.
+
+    Raises:
+        AwayError: it is.
+    """
+    if "," in (packings := response.headers.get("Content-Encoding", "")):
+        raise AwayError(f"the service at {address} answers with what is packed more than once: {packings[:100]}", field="url")

@@ -37,7 +37,8 @@ GATHERING_SECONDS = 10.0
 class Client(OverlayCalls, GenerationCalls):
     """Talks to one service; a context manager. Writes carry idempotency keys, so that a retry never counts twice.
 
-    Retries are told by the logger `kintsugi.client`, as warnings. One client may be used from several threads.
+    Retries are told by the logger `kintsugi.client`, as warnings. One client may be used from several threads, and goes on in
+    processes that are forked; who follows a stream there begins it there.
 
     Every method raises what the service refused with (`InvalidInputError`, `NotFoundError`, `StaleGenerationError`,
     `InfeasibleError`, ...) and `UnavailableError` when no answer came after all attempts: none at all, an error of the service's

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -18,7 +19,7 @@ import httpx2
 import tenacity
 
 from kintsugi.client.answers import AwayError, require_answer, understood
-from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, whole
+from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, require_packed_once, whole
 from kintsugi.client.patience import Patience
 from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
 
@@ -40,7 +41,7 @@ NO_TLS = ("wrong version number", "packet length too long", "record layer failur
 
 
 class Connection:
-    """A pool of connections to one service; safe for several threads."""
+    """A pool of connections to one service; safe for several threads, and in forks, each of which gets one of its own."""
 
     def __init__(
         self, url: str, *, token: str | None, ca_file: str | None, patience: Patience, transport: httpx2.BaseTransport | None
@@ -52,17 +53,26 @@ class Connection:
         self._told_at: dict[tuple[str, int], float] = {}
         """When a reason for a retry was told last, with the attempt's number, on the monotonic clock."""
         self._address = checked_address(url)
-        self._http = httpx2.Client(
+        self._make_pool = partial(
+            httpx2.Client,
             base_url=url,
             headers=authorization(token or os.environ.get(TOKEN_VARIABLE)),
             verify=trusted(ca_file or os.environ.get(CA_VARIABLE)),
             timeout=self._timeout(),
             transport=transport,
         )
+        self._process, self._pool = os.getpid(), self._make_pool()
 
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
+
+    @property
+    def _http(self) -> httpx2.Client:
+        """The pool of this process: on what a fork inherits both would ask, and hear each other's answers."""
+        if self._process != os.getpid() and not self._pool.is_closed:
+            self._pool, self._streams, self._process = self._make_pool(), WeakSet(), os.getpid()  # in this order, for other threads
+        return self._pool
 
     @property
     def is_hurried(self) -> bool:
@@ -123,7 +133,7 @@ class Connection:
             UnavailableError: the stream broke, fell silent or could not be opened now.
             KintsugiError: the service refused.
         """
-        headers = {} if last_id is None else {"Last-Event-ID": last_id}
+        headers = {} if last_id is None else {b"Last-Event-ID": last_id.encode()}
         with (
             self._absence_named(),
             self._http.sse(
@@ -134,6 +144,7 @@ class Connection:
                 extensions={"trace": self._bound},
             ) as source,
         ):
+            require_packed_once(source.response, self._address)
             if source.response.is_error:
                 require_answer(whole(source.response, self._address), self._address)
             yield iter(source)
