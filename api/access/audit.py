@@ -14,7 +14,7 @@ from threading import Lock
 import anyio
 import structlog
 from anyio.to_thread import run_sync
-from sqlalchemy import insert, select, text
+from sqlalchemy import Connection, func, insert, select, text
 
 from api.http.cursors import Cursors
 from api.outages import Outage
@@ -87,6 +87,8 @@ class Auditor:
         self._database = database
         self._keeping = timedelta(days=keep_days)
         self._unwritten: deque[AuditRecord] = deque()
+        self._before: int | None = None
+        """Number of the last record before those whose write failed: it may have failed to be answered alone."""
         self._something = anyio.Event()
         self._closing = anyio.Event()
         self._pruned_at = float("-inf")
@@ -129,7 +131,7 @@ class Auditor:
         """Write everything that was added.
 
         Raises:
-            UnavailableError: the database does not answer; nothing is lost.
+            UnavailableError: the database does not answer; nothing is lost, and nothing is there twice once it does.
         """
         with self._writing:
             records = list(self._unwritten)
@@ -138,7 +140,11 @@ class Auditor:
             with self._database.writing() as connection:
                 if connection.dialect.name == POSTGRESQL:
                     connection.execute(ONE_BY_ONE)
-                connection.execute(insert(AUDIT), [asdict(record) for record in records])
+                written = self._written(connection)
+                new = [asdict(record) for record in records if record.request not in written]
+                if new:
+                    connection.execute(insert(AUDIT), new)
+            self._before = None
             for _ in records:
                 self._unwritten.popleft()
 
@@ -170,6 +176,13 @@ class Auditor:
         ]
         more = len(entries) > limit
         return AuditPage(entries=tuple(entries[:limit]), next_cursor=cursors.after(entries[limit - 1].number) if more else None)
+
+    def _written(self, connection: Connection) -> frozenset[str]:
+        """Requests of the records that were written since the write before failed, by whomever; none where it did not."""
+        if self._before is None:
+            self._before = connection.execute(select(func.max(AUDIT.c.number))).scalar_one() or 0
+            return frozenset()
+        return frozenset(connection.execute(select(AUDIT.c.request).where(AUDIT.c.number > self._before)).scalars())
 
     def _seconds_to_pruning(self) -> float:
         return max(0.0, self._pruned_at + PRUNE_SECONDS - time.monotonic())

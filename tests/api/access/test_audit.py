@@ -7,6 +7,7 @@ from datetime import timedelta
 import anyio
 import pytest
 from sqlalchemy import func, insert, select, text
+from sqlalchemy.event import listen
 from starlette.testclient import TestClient
 
 from api.access.audit import Auditor, AuditRecord
@@ -51,6 +52,17 @@ def database(database_url):
 @pytest.fixture
 def auditor(database):
     return Auditor(database, keep_days=KEEP_DAYS)
+
+
+def cut_after_commit(database):
+    """The next commit is made, and its connection lost before that is told."""
+
+    def commit_and_cut(connection):
+        driver = connection.connection.driver_connection
+        driver.execute("COMMIT")
+        driver.close()
+
+    listen(database._engine, "commit", commit_and_cut, once=True)
 
 
 def requests_in(auditor) -> list[str]:
@@ -185,6 +197,21 @@ def test_a_database_that_is_away_loses_nothing(database, auditor, monkeypatch):
             auditor.write()
     auditor.add(record("two"))
     assert requests_in(auditor) == ["one", "two"]
+
+
+@pytest.mark.both_databases
+def test_a_commit_whose_answer_is_lost_is_written_once(database, auditor):
+    for name in ("one", "two"):
+        auditor.add(record(name))
+    cut_after_commit(database)
+    with pytest.raises(UnavailableError):
+        auditor.write()
+    auditor.add(record("three"))
+    cut_after_commit(database)
+    with pytest.raises(UnavailableError):
+        auditor.write()
+    auditor.add(record("four"))
+    assert requests_in(auditor) == ["one", "two", "three", "four"]
 
 
 def test_strangers_cannot_fill_the_disk(database_url, monkeypatch):
