@@ -19,9 +19,9 @@ from api.webhooks.manners import Manners
 from api.webhooks.moments import moment_of, text_of, utc_now
 from api.webhooks.news import CONTENT_TYPE
 from api.webhooks.outbox import Outbox, Parcel
-from api.webhooks.sender import Attempt, Sender
+from api.webhooks.sender import Attempt, Sender, TakenBackError
 from api.webhooks.signing import signed_headers
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.version import __version__
 
 MOST_AT_ONCE = 16
@@ -41,6 +41,7 @@ SWEEP_SECONDS = 600.0
 SWEPT_AT_ONCE = 1_000
 """Old deliveries that are forgotten from one look to the next: other writers wait no longer than that takes."""
 LEASE_IS_OVER = "does not send a delivery: the service was stopped for longer than it is this process's to send"
+TAKEN_BACK = "does not send a delivery: it was changed or removed as its receiver was reached"
 NOT_COUNTED = "an attempt does not count: by its end the delivery was changed, removed, or somebody else's"
 
 
@@ -117,6 +118,8 @@ class Courier:
             with bound_contextvars(job=parcel.job, generation=parcel.generation):
                 pause_seconds = await run_sync(self._settle, parcel, attempt)
             await anyio.sleep(min(pause_seconds, LOOK_SECONDS))
+        except TakenBackError:
+            self._log.info(TAKEN_BACK, job=parcel.job, delivery=parcel.message_id)
         except KintsugiError as error:
             message = "cannot settle a delivery; it is sent again"
             self._log.warning(message, job=parcel.job, delivery=parcel.message_id, reason=error.message)
@@ -126,8 +129,14 @@ class Courier:
 
     async def _attempt(self, sender: Sender, parcel: Parcel) -> Attempt:
         """One attempt; where it cannot be made of what is stored it failed as any other does: it is seen, and given up in time."""
+
+        async def may_send() -> bool:
+            return await run_sync(self._outbox.is_leased, parcel)
+
         try:
-            return await sender.send(parcel.url, _headers(parcel), parcel.body)
+            return await sender.send(parcel.url, _headers(parcel), parcel.body, may_send=may_send)
+        except (TakenBackError, UnavailableError):  # it says nothing of the receiver
+            raise
         except Exception as error:  # one webhook's misfortune is not the others'
             self._log.warning("cannot send a delivery as it is stored", job=parcel.job, delivery=parcel.message_id, exc_info=error)
             return Attempt(error=f"cannot be sent as it is stored ({type(error).__name__}): change the webhook")

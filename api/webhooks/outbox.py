@@ -165,9 +165,14 @@ class Outbox:
                 connection.execute(update(DELIVERIES).where(mine).values(lease=lease, leased_until=until))
         return [_parcel(row, lease, until) for row in chosen]
 
+    def is_leased(self, parcel: Parcel) -> bool:
+        """Whether a delivery is its holder's to send still: its webhook was not changed or removed, and it is nobody else's."""
+        query: Select[Any] = select(literal_column("1")).select_from(DELIVERIES).where(_held(parcel))
+        with self._database.reading() as connection:
+            return connection.execute(query).first() is not None
+
     def settle(self, parcel: Parcel, settlement: Settlement) -> bool:
         """Store how a delivery stands; false where its lease went to another process meanwhile, or the webhook is gone."""
-        mine = and_(_one(parcel.job, parcel.webhook, parcel.event), DELIVERIES.c.lease == parcel.lease)
         values: dict[str, Any] = {
             "status": settlement.status.value,
             "attempts": settlement.attempts,
@@ -177,7 +182,7 @@ class Outbox:
             **RELEASED,
         }
         with self._database.writing() as connection:
-            return connection.execute(update(DELIVERIES).where(mine).values(values)).rowcount > 0
+            return connection.execute(update(DELIVERIES).where(_held(parcel)).values(values)).rowcount > 0
 
     def forget(self, before: str, *, most: int) -> int:
         """Delete up to `most` deliveries that were made or given up before a moment; their number."""
@@ -226,6 +231,10 @@ def deliveries_to(job: str, webhook: str) -> ColumnElement[bool]:
 
 def _one(job: str, webhook: str, event: str) -> ColumnElement[bool]:
     return and_(deliveries_to(job, webhook), DELIVERIES.c.event == event)
+
+
+def _held(parcel: Parcel) -> ColumnElement[bool]:
+    return and_(_one(parcel.job, parcel.webhook, parcel.event), DELIVERIES.c.lease == parcel.lease)
 
 
 def _new_row(place: Place, news: News, now: str, retry_until: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """One attempt to deliver: one POST to a judged address, bounded in time and size, no redirects, no proxies."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import httpcore2
@@ -20,6 +20,17 @@ FAILURES = (
 """What may come of a receiver that is away, breaks off, or speaks no HTTP."""
 
 GONE = 410
+CONNECTED = "http11.send_request_headers.started"
+"""Httpcore's event between a connection, its encryption included, and the first letter that is sent on it."""
+
+
+class TakenBackError(Exception):
+    """What was to be sent is not to be sent any more."""
+
+
+async def always() -> bool:
+    """Nobody takes back what is to be sent."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +64,30 @@ class Sender:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._pool.__aexit__(kind, error, trace)
 
-    async def send(self, url: str, headers: Mapping[str, str], body: str) -> Attempt:
-        """Post `body` and wait for the answer's status; the rest of the answer is not read."""
+    async def send(
+        self, url: str, headers: Mapping[str, str], body: str, *, may_send: Callable[[], Awaitable[bool]] = always
+    ) -> Attempt:
+        """Post `body` and wait for the answer's status; the rest of the answer is not read.
+
+        Args:
+            url: of the receiver.
+            headers: that are sent.
+            body: that is sent.
+            may_send: asked once the receiver is there, which may take almost all the time of the attempt.
+
+        Raises:
+            TakenBackError: it may not; the receiver heard nothing.
+            KintsugiError: that `may_send` raised.
+        """
+
+        async def ask(event: str, _details: Mapping[str, Any]) -> None:
+            if event == CONNECTED and not await may_send():
+                raise TakenBackError
+
+        asked, letters, extensions = list(headers.items()), body.encode(), {"trace": ask}
         try:
             with anyio.fail_after(self._timeout_seconds):
-                async with self._pool.stream("POST", url, headers=list(headers.items()), content=body.encode()) as response:
+                async with self._pool.stream("POST", url, headers=asked, content=letters, extensions=extensions) as response:
                     return _attempt(response.status)
         except TimeoutError:
             return Attempt(error=f"no answer within {self._timeout_seconds:g} s")

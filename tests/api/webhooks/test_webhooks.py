@@ -18,10 +18,11 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from api.settings import Settings
 from api.storage.tables import WEBHOOKS
-from api.webhooks.courier import NOT_COUNTED
+from api.webhooks.courier import NOT_COUNTED, TAKEN_BACK
 from tests.api.http.test_bad_input import assert_is_problem
 from tests.api.requests import EVENTS, JOB, event, new_job
-from tests.api.webhooks.receiver import receiver
+from tests.api.webhooks.receiver import PATIENCE_SECONDS, receiver
+from tests.patience import eventually
 from tests.services import service
 
 HOOKS = f"{JOB}/webhooks"
@@ -95,6 +96,36 @@ def test_the_log_says_no_outcome_of_an_attempt_that_does_not_count(client, job):
         settled(client, 1)
     told = [(line["event"], line.get("outcome")) for line in lines if line.get("delivery") and line["log_level"] == "info"]
     assert told == [(NOT_COUNTED, None), ("webhook", "delivered")]
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_nothing_is_sent_to_where_a_webhook_led_once_its_change_is_answered(client, job, monkeypatch, method):
+    """Its receiver may take long to be found, or to agree on encryption."""
+    looked_for, goes_on, found = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def slowly(host, *arguments, **named):
+        if host != "slow.example":
+            return found(host, *arguments, **named)
+        looked_for.set()
+        goes_on.wait(PATIENCE_SECONDS)
+        return found("127.0.0.1", *arguments, **named)
+
+    with structlog.testing.capture_logs() as lines, receiver() as old, receiver() as new:
+        add(client, old.url)
+        with client.app.state.desk.service.store.database.writing() as connection:
+            connection.execute(update(WEBHOOKS).values(url=old.url.replace("127.0.0.1", "slow.example")))
+        monkeypatch.setattr(socket, "getaddrinfo", slowly)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        assert looked_for.wait(PATIENCE_SECONDS)
+        body = {"url": new.url, "secret": SECRET} if method == "PUT" else None
+        assert client.request(method, f"{HOOKS}/site", json=body).is_success
+        goes_on.set()
+        taken_back = eventually(lambda: [line for line in lines if line["event"] == TAKEN_BACK], lambda told: told or old.received)
+        assert (len(taken_back), old.received) == (1, [])
+        if method == "PUT":
+            new.wait_for(1)
+            assert settled(client, 1)[0]["attempts"] == 1
 
 
 def test_a_webhook_that_is_not_as_it_was_stored_holds_up_no_other(app, client, job):
