@@ -1,5 +1,6 @@
 """Templates filled in, with the headers that keep pages to themselves; refusals as pages."""
 
+import re
 from collections.abc import Callable, Coroutine
 from functools import cache
 from http import HTTPStatus
@@ -32,6 +33,8 @@ SECURITY = {
 """Nothing from other hosts, nothing inline, no frames."""
 PICTURE_SECURITY = {**SECURITY, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
 """For SVG files, which bring their style with them and nothing else."""
+TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
+"""Marks in texts of others that turn the direction of what stands behind them, the service's own words among it."""
 
 
 def page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **context: Any) -> Response:
@@ -41,6 +44,7 @@ def page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **
         .get_template(template)
         .render(version=__version__, path=request.url.path, is_signed_in=caller().token is not None, **context)
     )
+    text = TURNING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
     body = text.encode(errors="backslashreplace")  # texts of others may have lone surrogates, which JSON can say
     tag = entity_tag(body)
     headers = {**SECURITY, "ETag": tag, "Cache-Control": "no-cache"}

@@ -57,8 +57,8 @@ def test_jobs_that_ended_have_a_list_of_their_own_and_say_why(client, job):
     assert "/jobs/llama" not in text_of(client.get("/dashboard"))
     assert "/jobs/llama" in text_of(client.get("/dashboard?ended=true"))
     shown = text_of(client.get(HOME))
-    assert "This job failed: &lt;img" in shown
-    assert "by Ada" in shown
+    assert "This job failed: <bdi>&lt;img" in shown
+    assert "by <bdi>Ada</bdi>" in shown
     assert (EVIL in shown, 'id="problem"' in shown) == (False, False)
 
 
@@ -242,7 +242,7 @@ def test_a_plan_that_trainers_rejected_is_marked(client):
     assert "not applied yet" in text_of(client.get(HOME))
     client.post(REPORTS, json=report(1, "rejected", reason="no memory"))
     assert re.search(r"chip-bad.*rejected", text_of(client.get(HOME)))
-    assert "Rejected: no memory" in text_of(client.get(f"{HOME}/history"))
+    assert "Rejected: <bdi>no memory</bdi>" in text_of(client.get(f"{HOME}/history"))
 
 
 def test_reasons_show_every_alternative(client, job):
@@ -283,7 +283,7 @@ def chapters_of(client):
     parts = text_of(client.get(f"{HOME}/history")).split('<li class="chapter">')[1:]
     found = {int(re.search(r"Generation (\d+)", part)[1]): part.split("</li>")[0] for part in parts}
     status = {number: re.findall(r'class="chip[^"]*">([^<]*)<', part)[-1] for number, part in found.items()}
-    words = {number: " ".join(re.sub(r"<[^>]*>", " ", part).split()) for number, part in found.items()}
+    words = {number: " ".join(re.sub(r"<[^>]*>", " ", re.sub("</?bdi>", "", part)).split()) for number, part in found.items()}
     return status, words
 
 
@@ -487,3 +487,17 @@ def test_texts_that_are_no_whole_characters_are_shown_escaped(client):
     assert client.post(f"{JOB}/ending", content=json.dumps(ending), headers=headers).status_code == 200
     for page in ("", "/schedule", "/why", "/history", "/whatif"):
         assert r"disk \udcff" in text_of(client.get(f"{HOME}{page}"))
+
+
+def test_texts_that_turn_the_direction_of_letters_turn_none_of_the_services_own(client):
+    """What stands behind such a mark would be read backwards, the moment and the name of who said it among it."""
+    turning = "\u2069\u2066\u202ednab lufhtiaf"
+    client.post("/v1/jobs", json=rerouted())
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    assert client.post(REPORTS, json=report(1, "rejected", reason=turning)).status_code == 201
+    assert client.post(f"{JOB}/ending", json={"outcome": "failed", "by": "Ada", "reason": turning}).status_code == 200
+    shown = r"<bdi>\u2069\u2066\u202ednab lufhtiaf</bdi>"
+    history = text_of(client.get(f"{HOME}/history"))
+    assert f"This job failed: {shown}. " in history
+    assert f"Rejected: {shown}</p>" in history
+    assert not set(turning[:3]) & set(history)
