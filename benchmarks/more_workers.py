@@ -1,12 +1,14 @@
 """Steps of first plans over racks by the count of workers: by how much more workers lengthen them, where that should never be.
 
-Each count is planned twice, the second time without the pipelines that are looked for within racks.
+Each count is planned twice, the second time without the pipelines that are looked for within racks, or as the best
+plan is before it is bettered by itself.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +20,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.profile import Profile
 from planner.arranging.refining import Refinery
+from planner.policies import reshaping
 from planner.replan import replan
 from planner.warmup import warm_up
 
@@ -58,6 +61,8 @@ CASES = tuple(
     for speeds in SPEEDS
 )
 
+HOSTS_OF_EIGHT = Case("llama2-7b.a100-80g", "equal", num_racks=4, workers_per_host=8)
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -92,11 +97,11 @@ def planned(case: Case, counts: Sequence[int]) -> Planned:
     return Planned(tuple(steps), statistics.median(seconds))
 
 
-def rows(counts: Sequence[int]) -> Iterator[str]:
-    """A row for each case."""
-    for case in CASES:
+def rows(cases: Sequence[Case], counts: Sequence[int], *, is_last: bool) -> Iterator[str]:
+    """A row for each case; `is_last` leaves the best plan as it is in the second run."""
+    for case in cases:
         ours = planned(case, counts)
-        with patch.object(Refinery, "descended", return_value=None):
+        with _without_last() if is_last else patch.object(Refinery, "descended", return_value=None):
             plain = planned(case, counts)
         ratios = [own / other for own, other in zip(ours.steps, plain.steps, strict=True)]
         racks = f"{case.num_racks} racks, {case.workers_per_host} a host"
@@ -105,17 +110,27 @@ def rows(counts: Sequence[int]) -> Iterator[str]:
         yield f"| {case.model} | {case.speeds} | {racks} | {plain.told()} | {ours.told()} | {changes} | {planning} |"
 
 
+def _without_last() -> AbstractContextManager[object]:
+    return patch.object(reshaping, "_refined_last", side_effect=lambda _, found: found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--counts", type=int, nargs=2, default=(17, 32), metavar=("LEAST", "MOST"), help="of workers")
-    least, most = parser.parse_args().counts
-    if not 1 <= least <= most:
-        parser.error(f"--counts: {least} to {most} are no counts of workers; say the lower one first, from 1 on")
+    parser.add_argument("--every", type=int, default=1, help="so many workers are between counts")
+    parser.add_argument("--last", action="store_true", help="leave out the bettering of the best plan instead; hosts of eight, too")
+    parser.add_argument("--model", default="", help="plan for models alone whose names have this in them")
+    arguments = parser.parse_args()
+    (least, most), every, is_last = arguments.counts, arguments.every, arguments.last
+    if not 1 <= least <= most or every < 1:
+        parser.error(f"--counts: {least} to {most} by {every} are no counts of workers; say the lower one first, from 1 on")
     warm_up()
-    print(f"First plans of {least} to {most} workers, {NUM_MICROBATCHES} micro-batches; without: what is looked for within racks\n")
+    left_out = "what betters the best plan of all" if is_last else "what is looked for within racks"
+    print(f"First plans of {least} to {most} workers, {NUM_MICROBATCHES} micro-batches; without: {left_out}\n")
     print("| model | workers | racks | longer than with fewer, without | with | step, mean | least | most | planning (s) | ratio |")
     print("|---" * 10 + "|")
-    for row in rows(range(least, most + 1)):
+    cases = [case for case in (*CASES, *([HOSTS_OF_EIGHT] if is_last else [])) if arguments.model in case.model]
+    for row in rows(cases, range(least, most + 1, every), is_last=is_last):
         print(row, flush=True)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.more_workers import NUM_MICROBATCHES, Case
+from benchmarks.more_workers import HOSTS_OF_EIGHT as CASE
+from benchmarks.more_workers import NUM_MICROBATCHES
 from kintsugi.core import codec
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.profile import Profile
@@ -14,8 +15,6 @@ from planner.placing import placement
 from planner.placing.survival import homes_of_slots
 from planner.replan import replan
 from planner.warmup import warm_up
-
-CASE = Case("llama2-7b.a100-80g", "equal", num_racks=4, workers_per_host=8)
 
 
 def planned(num_workers: int) -> tuple[float, float]:

@@ -5,8 +5,7 @@ split, and workers put in order, for these links. Changes are not priced, so tha
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Sequence
 
 from estimator.communication import slowest_link
 from kintsugi.core.profile import LinkCost
@@ -60,18 +59,24 @@ class Descent:
             self._timings[link] = Timing(self._request, self._request.settings.schedule, reduction_link=link)
         return self._timings[link]
 
-    def descending(self, lanes: Lanes) -> Iterator[Lanes]:
-        """As many pipelines, changed as long as they are through sooner: each time by all changes that shorten different ones."""
+    def descending(self, lanes: Lanes, is_allowed: Callable[[Lanes], bool] = lambda _: True) -> Iterator[Lanes]:
+        """As many pipelines, changed as long as they are through sooner: each time by all changes that shorten different ones.
+
+        Args:
+            lanes: to start from.
+            is_allowed: whether pipelines may be changed to others; asked of those alone that are through sooner.
+        """
         timing = self.timing(lanes)
         timing.begin()
         seconds = timing.level_seconds(lanes)
         for _ in range(MOST_ROUNDS):
             before, least = lanes, seconds * (1 - LEAST_GAIN)
             for own, option in sorted((own, option) for own, option in self._changed(timing, before) if own < least):
-                if lanes is before:
-                    lanes, seconds = option, own
-                elif both := _both(before, lanes, option):
-                    lanes, seconds = min((lanes, seconds), (both, timing.level_seconds(both)), key=itemgetter(1))
+                if (both := option if lanes is before else _both(before, lanes, option)) is None:
+                    continue
+                sooner = own if both is option else timing.level_seconds(both)
+                if sooner < seconds and is_allowed(both):
+                    lanes, seconds = both, sooner
             if lanes is before:
                 break
             yield lanes

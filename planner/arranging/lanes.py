@@ -100,6 +100,11 @@ class Timing:
         """Stage boundaries of one of `dp` lanes."""
         return self._pace(dp, lane, num_microbatches)[1]
 
+    def level_cuts(self, lanes: Lanes) -> list[tuple[int, ...]]:
+        """Stage boundaries of each lane for as many micro-batches as its speed is worth; none where no split fits memory."""
+        counts = self._counts(lanes)
+        return [self.cuts(len(lanes), lane, count) for lane, count in zip(lanes, counts, strict=True)]
+
     def kind(self, worker: str) -> WorkerKind:
         """What a worker counts as."""
         return self._kinds[worker]
@@ -128,10 +133,13 @@ class Timing:
     def _paces(self, lanes: Sequence[Lane]) -> list[Pace] | None:
         """What is known of lanes from their times with what micro-batches their speed is worth; None where some do not fit."""
         dp = len(lanes)
-        speeds = [sum(self._kinds[worker].speed_ratio for worker in lane) for lane in lanes]
-        counts = by_speed(speeds, self._num_microbatches)
-        paces = [self._pace(dp, lane, count)[0] for lane, count in zip(lanes, counts, strict=True)]
+        paces = [self._pace(dp, lane, count)[0] for lane, count in zip(lanes, self._counts(lanes), strict=True)]
         return None if any(math.isinf(pace.seconds) for pace in paces) else paces
+
+    def _counts(self, lanes: Sequence[Lane]) -> tuple[int, ...]:
+        """Micro-batches that the speeds of lanes are worth."""
+        speeds = [sum(self._kinds[worker].speed_ratio for worker in lane) for lane in lanes]
+        return by_speed(speeds, self._num_microbatches)
 
     def _pace(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
         """The objective of one of `dp` pipelines over its own links, and its stage boundaries."""

@@ -4,7 +4,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import nsmallest
 from itertools import islice, pairwise
 from operator import itemgetter
@@ -16,11 +16,14 @@ from planner.arranging.lanes import Lanes, Timing, changes, distinct_changes
 from planner.arranging.request import Request
 from planner.arranging.search import FEW
 from planner.placing.placement import NOT_NEEDED
-from planner.placing.survival import plan_exposure
+from planner.placing.survival import exposure, plan_exposure
 from restorer.rounds import fastest_rounds
 
 MOST_WORKERS = 16
-"""In larger jobs nothing is refined but, of up to `planner.arranging.search.FEW` over links that differ, the best plan of all."""
+"""In larger jobs nothing is refined but, over links that differ, the best plan of all: of up to `planner.arranging.search.FEW`.
+
+First plans are refined so of up to `MOST_WITHIN_RACKS`, after they have been bettered by their times alone.
+"""
 
 MOST_TRIED = 6
 """Of all changes, so many that promise most are priced in full before the plan is left as it is."""
@@ -29,10 +32,13 @@ MOST_NAMED = 2
 """So many of the ways to name the workers of a change are tried."""
 
 MOST_WITHIN_RACKS = 64
-"""In larger jobs no pipelines within racks are bettered."""
+"""In larger jobs no pipelines within racks are bettered, and no plan is in the end."""
 
 MOST_DESCENDED = 2
 """Numbers of pipelines within racks that are bettered by their times alone."""
+
+MOST_FUTILE = 2
+"""So many changes in a row that are worth no more end the descent from the best plan of all."""
 
 MOST_GAIN = 0.1
 """By what share pipelines may be worth less than others are in the end to be bettered by their times alone, too."""
@@ -45,6 +51,9 @@ SLACK = 0.02
 
 DOUBTFUL = 0.02
 """By what share a step must be above its bound for anybody to look for a shorter one in ways that take long."""
+
+_Valued = tuple[float, Plan]
+"""What a plan is worth, and the plan."""
 
 
 def is_refined(request: Request) -> bool:
@@ -69,14 +78,19 @@ def is_worth_refining(request: Request, iteration_seconds: float, least_seconds:
 
 def is_worth_refining_last(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
     """Whether the best of all plans over links that differ is bettered, in a job of more workers than have several bettered."""
-    is_in_reach = MOST_WORKERS < len(request.workers) <= FEW
-    return is_in_reach and _is_doubtful_over_links(request, iteration_seconds, least_seconds)
+    most = MOST_WITHIN_RACKS if request.holdings.plan is None else FEW
+    return MOST_WORKERS < len(request.workers) <= most and _is_doubtful_over_links(request, iteration_seconds, least_seconds)
 
 
 def is_descended(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
     """Whether pipelines within racks are bettered by their times alone, beside a plan of such a step: a first one."""
     is_first, is_in_reach = request.holdings.plan is None, len(request.workers) <= MOST_WITHIN_RACKS
     return is_first and is_in_reach and _is_doubtful_over_links(request, iteration_seconds, least_seconds)
+
+
+def is_continued(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
+    """Whether the best of all plans is bettered by its times alone: a first one of more workers than have several refined."""
+    return len(request.workers) > MOST_WORKERS and is_descended(request, iteration_seconds, least_seconds)
 
 
 def _is_doubtful_over_links(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
@@ -129,29 +143,46 @@ class Refinery:
             below_seconds: that pipelines may be through before, as if micro-batches could be divided.
             worth_above: what a plan is worth; None where that is not above an amount.
         """
-        descent = Descent(self._request, self._allowed)
-
-        def valued(lanes: Lanes, least: float) -> tuple[float, Plan] | None:
-            option = plan_of(self._request, descent.timing(lanes), lanes)
-            if option is None or self._exposure(option) > self._exposure(plan):
-                return None
-            worth = worth_above(option, least)
-            return None if worth is None else (worth, option)
-
-        def last(lanes: Lanes, known: tuple[float, Plan]) -> tuple[float, Plan]:
-            for changed in descent.descending(lanes):
-                if (better := valued(changed, known[0])) is None:
-                    break
-                known = better
-            return known
-
-        starts = [(lanes, found) for lanes in descent.promising(below_seconds) if (found := valued(lanes, 0.0))]
+        descent, valued, ends = self._descent, partial(self._valued, plan, worth_above), list[_Valued]()
+        starts = [(lanes, known) for lanes in descent.promising(below_seconds) if (known := valued(lanes, 0.0))]
         starts.sort(key=lambda start: (len(start[0]) != descent.num_sides, -start[1][0]))
-        ends: list[tuple[float, Plan]] = []
         for lanes, known in starts[:MOST_DESCENDED]:
             if all(known[0] > end[0] * (1 - MOST_GAIN) for end in ends):
-                ends.append(last(lanes, known))
+                ends.append(_last(known, descent.descending(lanes), valued, most_futile=1))
         return max(ends, key=itemgetter(0))[1] if ends else None
+
+    def continued(self, plan: Plan, worth: float, worth_above: Callable[[Plan, float], float | None]) -> Plan:
+        """A plan whose workers are changed by the times of its pipelines alone as long as it is worth more.
+
+        Args:
+            plan: to start from; its workers hold one stage each.
+            worth: of that plan.
+            worth_above: as for `descended`.
+        """
+        lanes, most = lanes_of(plan), self._exposure(plan)
+        timing = self._descent.timing(lanes)
+        steps = self._descent.descending(lanes, lambda option: self._exposure_of(timing, option) <= most)
+        return _last((worth, plan), steps, partial(self._valued, plan, worth_above), most_futile=MOST_FUTILE)[1]
+
+    def _valued(self, plan: Plan, worth_above: Callable[[Plan, float], float | None], lanes: Lanes, least: float) -> _Valued | None:
+        """What certain lanes come to; None where that is not worth more, or one host or domain can take more with it."""
+        option = plan_of(self._request, self._descent.timing(lanes), lanes)
+        if option is None or self._exposure(option) > self._exposure(plan):
+            return None
+        worth = worth_above(option, least)
+        return None if worth is None else (worth, option)
+
+    def _exposure_of(self, timing: Timing, lanes: Lanes) -> float:
+        """About how much one host or failure domain can take with it."""
+        pipelines = [
+            [(tuple(range(a, b)), worker) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
+            for lane, cuts in zip(lanes, timing.level_cuts(lanes), strict=True)
+        ]
+        return exposure(pipelines, self._costs.cluster, self._request.workers)
+
+    @cached_property
+    def _descent(self) -> Descent:
+        return Descent(self._request, self._allowed)
 
     @cached_property
     def _timing(self) -> Timing:
@@ -159,7 +190,7 @@ class Refinery:
 
     def _options(self, plan: Plan, goodput: float) -> Iterator[Plan]:
         """Changed plans, those first whose pipelines are through first, as far as they could have more goodput."""
-        lanes = tuple(tuple(stage.worker for stage in pipeline.stages if stage.worker) for pipeline in plan.pipelines)
+        lanes = lanes_of(plan)
         idle = [worker for worker in self._request.workers if worker not in set(plan.workers)]
         promising = self._promising_kinds if self._costs.cluster.has_equal_links else self._promising
         for option in islice(promising(lanes, idle, goodput), MOST_TRIED):
@@ -201,6 +232,22 @@ class Refinery:
 
     def _is_allowed(self, lanes: Lanes) -> bool:
         return len(lanes) in self._allowed.dp and all(len(lane) in self._allowed.pp for lane in lanes)
+
+
+def _last(known: _Valued, steps: Iterable[Lanes], valued: Callable[[Lanes, float], _Valued | None], *, most_futile: int) -> _Valued:
+    """The best that steps come to until so many in a row are worth no more."""
+    num_futile = 0
+    for lanes in steps:
+        better = valued(lanes, known[0])
+        known, num_futile = (better, 0) if better else (known, num_futile + 1)
+        if num_futile == most_futile:
+            break
+    return known
+
+
+def lanes_of(plan: Plan) -> Lanes:
+    """The living workers of a plan's pipelines, each of which holds one stage."""
+    return tuple(tuple(stage.worker for stage in pipeline.stages if stage.worker) for pipeline in plan.pipelines)
 
 
 def plan_of(request: Request, timing: Timing, lanes: Lanes) -> Plan | None:

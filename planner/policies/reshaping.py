@@ -18,7 +18,7 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
-from planner.arranging.refining import Refinery, is_descended, is_refined, is_worth_refining, is_worth_refining_last
+from planner.arranging.refining import Refinery, is_continued, is_descended, is_refined, is_worth_refining, is_worth_refining_last
 from planner.arranging.request import AnySearch, Request, Sided, counted_alike, search_for
 from planner.arranging.search import FEW
 from planner.arranging.sided import are_apart
@@ -159,7 +159,13 @@ def _refined_last(request: Request, found: Found) -> Found:
     started = clock()
     if not is_worth_refining_last(request, found.estimate.iteration_seconds, found.search.lower_bound_seconds):
         return found
-    return found.bettered(_refined(Refinery(request), request, found), clock() - started)
+    refinery = Refinery(request)
+    best = _refined(refinery, request, found)
+    if is_continued(request, found.estimate.iteration_seconds, found.search.lower_bound_seconds):
+        plan = refinery.continued(found.plan, _worth(request, found), partial(_worth_above, request))
+        if plan is not found.plan:
+            best = max(best, _refined(refinery, request, _found(request, plan)), key=partial(_worth, request))
+    return found.bettered(best, clock() - started)
 
 
 def _with_proof(found: Found) -> Found:

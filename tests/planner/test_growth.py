@@ -15,6 +15,7 @@ from kintsugi.core.profile import Profile, Recovery
 from planner.arranging.refining import Refinery
 from planner.arranging.sided import SidedSearch
 from planner.legality import violations
+from planner.placing.survival import plan_exposure
 from planner.policies.options import JOINED
 from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
@@ -229,8 +230,9 @@ def test_arrangements_by_sides_of_slow_links_take_no_plan_away_that_is_bettered_
     [
         ("llama2-7b.a100-80g", lambda number: number in {3, 8}, 20),
         ("gpt2-medium.a100-80g", lambda number: number % 2, 20),
+        ("llama2-7b.a100-80g", lambda number: number % 2, 48),
     ],
-    ids=["few slow", "every other slow"],
+    ids=["few slow", "every other slow", "many"],
 )
 def test_the_best_plan_over_links_that_differ_is_bettered_worker_by_worker_in_larger_jobs(monkeypatch, name, is_slow, count):
     profile, uniform = codec.load(Profile, MODELS / f"{name}.json"), on_racks(count, 3, 2)
@@ -244,7 +246,19 @@ def test_the_best_plan_over_links_that_differ_is_bettered_worker_by_worker_in_la
         estimate(decision.plan, profile, asked.cluster).iteration_seconds, rel=1e-12
     )
     monkeypatch.setattr(Refinery, "refined", lambda _, plan, *__: plan)
+    monkeypatch.setattr(Refinery, "continued", lambda _, plan, *__: plan)
     assert decision.estimate.iteration_seconds < replan(asked).estimate.iteration_seconds
+
+
+def test_the_best_first_plan_is_bettered_by_its_times_alone_and_no_less_apart(monkeypatch):
+    profile, cluster = codec.load(Profile, MODELS / "llama2-7b.a100-80g.json"), on_racks(64, 3, 2)
+    asked = snapshot_of(profile, cluster, 64)
+    decision = replan(asked)
+    assert violations(asked, decision) == ()
+    monkeypatch.setattr(Refinery, "continued", lambda _, plan, *__: plan)
+    plain = replan(asked)
+    assert decision.estimate.iteration_seconds < plain.estimate.iteration_seconds
+    assert plan_exposure(decision.plan, cluster, asked.alive) <= plan_exposure(plain.plan, cluster, asked.alive)
 
 
 def test_growth_and_loss_at_once_are_one_decision():
