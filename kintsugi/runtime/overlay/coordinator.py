@@ -35,10 +35,11 @@ from kintsugi.runtime.overlay.flat_state import Schedule, atomic_shard_bytes
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.log_copy import LOG_FILE, require_log
 from kintsugi.runtime.overlay.member import Member
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
-from kintsugi.runtime.overlay.standby import LOG_FILE, StandbyOptions, require_log
+from kintsugi.runtime.overlay.standby import StandbyOptions
 from kintsugi.runtime.overlay.succeeding import ballot_box
 from kintsugi.runtime.overlay.trained import TrainedState
 from kintsugi.runtime.presence import Presence

@@ -4,8 +4,6 @@ The log is followed line by line into a file; the same service (`kintsugi serve`
 a majority of the workers voted for it.
 """
 
-import hashlib
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kintsugi.core import checks, codec
-from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, cause_of
+from kintsugi.core import checks
+from kintsugi.core.errors import ConflictError, KintsugiError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
-from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.core.pauses import doubled_seconds
-from kintsugi.runtime.disk import append_whole
 from kintsugi.runtime.overlay.election import Electorate
 from kintsugi.runtime.overlay.greeting import Identity
+from kintsugi.runtime.overlay.log_copy import LogCopy
 
 _JOIN_SECONDS = 10.0
 _PAUSE_SECONDS = 0.2
@@ -31,7 +29,6 @@ _LOOK_SECONDS = 2.0
 """How often whoever is the scheduler looks whether an earlier one is back, or a later one there."""
 _LONGEST_LEASES = 64.0
 """Of silence, that one whose service does not begin leaves to others before it stands again."""
-LOG_FILE = "overlay-log.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,103 +85,6 @@ class Serving(Protocol):
 
 Serve = Callable[[Path], Serving]
 """Starts the service on a copy of the log."""
-
-
-class LogCopy:
-    """Lines of a scheduler's log in a file, on the disk before the next ones are asked for."""
-
-    def __init__(self, path: Path) -> None:
-        """Go on behind the lines that lie there; half a line at the end is cut off.
-
-        Raises:
-            InvalidInputError: what lies there is no such log.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self.last_number, self.last_term, self._num_bytes = _ends_at(path)
-        with path.open("a+b") as file:
-            file.truncate(self._num_bytes)
-            file.seek(0)
-            self._written = hashlib.sha256(file.read())
-
-    def add(self, log: OverlayLog) -> None:
-        """Keep further lines; where somebody took the file away or cut it off, none, for they are asked for anew from the first.
-
-        Raises:
-            OSError: the disk is full or broken; none of them is kept.
-        """
-        new = [entry for entry in log.entries if entry.number > self.last_number]
-        if not new:
-            return
-        text = "".join(f"{codec.dumps(entry)}\n" for entry in new).encode()
-        if not self._has_its_bytes():
-            self._begin_anew()
-            return
-        with self.path.open("r+b", buffering=0) as file:
-            file.truncate(self._num_bytes)  # a disk that was full may have kept part of a line
-            append_whole(file.fileno(), text, self._num_bytes, is_synced=True)
-        self._num_bytes += len(text)
-        self._written.update(text)
-        self.last_number, self.last_term = new[-1].number, new[-1].term
-
-    def clear(self) -> None:
-        """Begin anew: the log of another scheduler may differ from this one's in its last lines."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("w") as file:
-            os.fsync(file.fileno())
-        self.last_number = self.last_term = self._num_bytes = 0
-        self._written = hashlib.sha256()
-
-    def require_whole(self) -> None:
-        """Make sure that the lines are as they were written, or begin anew: damaged ones no service would start on.
-
-        Without them a new scheduler goes on from the newest overlay that a voter knows.
-
-        Raises:
-            OSError: the disk is full or broken.
-        """
-        if not self._has_its_bytes() or self._read_digest() != self._written.digest():
-            self._begin_anew()
-        os.truncate(self.path, self._num_bytes)
-
-    def _has_its_bytes(self) -> bool:
-        with suppress(FileNotFoundError):
-            return self.path.stat().st_size >= self._num_bytes
-        return False
-
-    def _read_digest(self) -> bytes:
-        with self.path.open("rb") as file:
-            return hashlib.sha256(file.read(self._num_bytes)).digest()
-
-    def _begin_anew(self) -> None:
-        log = get_logger("kintsugi.overlay")
-        log.warning("the copy of the scheduler's log is damaged; it is begun anew", file=str(self.path), lines=self.last_number)
-        self.clear()
-
-
-def require_log(path: Path) -> None:
-    """Require that what lies at `path`, if anything does, is a copy of a log; it is left as it is, for somebody may write there.
-
-    Raises:
-        InvalidInputError: it is none, or its disk does not give it.
-    """
-    try:
-        _ends_at(path)
-    except (KintsugiError, OSError) as error:
-        message = f"{path} is no copy of a scheduler's log ({cause_of(error)}); remove it, or name another folder"
-        raise InvalidInputError(message, field="standby.folder", value=str(path.parent)) from error
-
-
-def _ends_at(path: Path) -> tuple[int, int, int]:
-    """Number and term of the last whole line, and the bytes up to its end."""
-    number = term = num_bytes = 0
-    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-        if not line.endswith(b"\n"):
-            break
-        num_bytes += len(line)
-        entry = codec.loads(OverlayEntry, line)
-        number, term = entry.number, entry.term
-    return number, term, num_bytes
 
 
 class Standby:

@@ -13,9 +13,10 @@ from kintsugi.runtime.overlay.election import BallotBox, Electorate
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.log_copy import LOG_FILE, LogCopy
 from kintsugi.runtime.overlay.scheduler import HttpScheduler
 from kintsugi.runtime.overlay.serving import ServiceProcess
-from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
+from kintsugi.runtime.overlay.standby import Standby, StandbyOptions
 
 LEASE_SECONDS = 10.0
 """Silence after which a voter that does not stand by itself lets go of the scheduler, twice over."""

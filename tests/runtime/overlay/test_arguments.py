@@ -6,7 +6,8 @@ from torch import nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.overlay.coordinator import Coordinator
-from kintsugi.runtime.overlay.standby import LOG_FILE, StandbyOptions, require_log
+from kintsugi.runtime.overlay.log_copy import LOG_FILE, require_log
+from kintsugi.runtime.overlay.standby import StandbyOptions
 
 NOWHERE = "http://127.0.0.1:1"
 

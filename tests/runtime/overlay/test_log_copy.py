@@ -4,7 +4,7 @@ import pytest
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayLog
-from kintsugi.runtime.overlay.standby import LogCopy
+from kintsugi.runtime.overlay.log_copy import LogCopy
 from tests.full_disk import room_for
 from tests.planner.overlay.world import mesh
 

@@ -19,8 +19,9 @@ from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
+from kintsugi.runtime.overlay.log_copy import LogCopy
 from kintsugi.runtime.overlay.messages import Channel, Message
-from kintsugi.runtime.overlay.standby import LogCopy, Standby, StandbyOptions
+from kintsugi.runtime.overlay.standby import Standby, StandbyOptions
 from kintsugi.runtime.overlay.succeeding import ballots_folder
 from planner.overlay.succession import Ballot
 from tests.patience import eventually

@@ -19,8 +19,9 @@ from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, NotFoundError, StaleTermError
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.forking import forkserver
+from kintsugi.runtime.overlay.log_copy import LOG_FILE, LogCopy
 from kintsugi.runtime.overlay.serving import ServiceProcess
-from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, StandbyOptions
+from kintsugi.runtime.overlay.standby import StandbyOptions
 from planner.overlay.synchronization import fastest
 from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service
