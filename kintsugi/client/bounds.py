@@ -3,18 +3,24 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import httpcore2
 import httpx2
 
-from kintsugi.client.answers import AwayError
+from kintsugi.client.answers import AwayError, require_answer, understood
 
 LARGEST_ANSWER_BYTES = 2**29
 """Of an answer as it is understood, unpacked; what the service tells of the largest job is well below."""
+
+
+CONNECTED = ("connect_tcp.complete", "start_tls.complete")
+"""How the names of httpcore's events end that tell of a connection, or of its encryption."""
+
+T = TypeVar("T")
 
 
 class AnswerTime(threading.local):
@@ -32,15 +38,34 @@ class AnswerTime(threading.local):
         finally:
             self._until = before
 
-    def bound(self, stream: Any) -> None:
-        """Have what is read from a connection obey, whichever thread reads; each read has its own timeout beside."""
-        stream.read = partial(self._read, stream.read)
+    def bound(self, event: str, details: Mapping[str, Any]) -> None:
+        """Have what is read from new connections obey, whichever thread reads; each read has its own timeout beside.
+
+        For httpcore to call, as the "trace" of a request.
+        """
+        if event.endswith(CONNECTED):
+            stream = details["return_value"]
+            stream.read = partial(self._read, stream.read)
 
     def _read(self, read: Callable[..., bytes], max_bytes: int, timeout: float | None = None) -> bytes:
         left = self._until - time.monotonic()
         if left <= 0.0:
             raise httpcore2.ReadTimeout("its answer was not whole in time")
         return read(max_bytes, left if timeout is None or left < timeout else timeout)
+
+
+def answered(http: httpx2.Client, request: httpx2.Request, read: Callable[[httpx2.Response], T], address: str) -> T:
+    """What `read` makes of the whole answer to one request, which is sent once.
+
+    Raises:
+        AwayError: somebody else spoke in the service's place, or too long.
+        KintsugiError: the service refused.
+        httpx2.RequestError: the connection broke, or could not be made.
+    """
+    with closing(http.send(request, stream=True)) as begun:
+        response = whole(begun, address)
+    require_answer(response, address)
+    return understood(read, response, address)
 
 
 def whole(response: httpx2.Response, address: str) -> httpx2.Response:

@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,8 +18,8 @@ from weakref import WeakSet
 import httpx2
 import tenacity
 
-from kintsugi.client.answers import AwayError, require_answer, understood
-from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, require_packed_once, whole
+from kintsugi.client.answers import AwayError, require_answer
+from kintsugi.client.bounds import CONNECTED, LARGEST_ANSWER_BYTES, AnswerTime, answered, require_packed_once, whole
 from kintsugi.client.patience import Patience
 from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
 
@@ -30,8 +30,6 @@ LONGEST_PAUSE_SECONDS = 60.0
 """Before a retry, however long the service asks for."""
 REMINDER_SECONDS = 60.0
 """How often the same attempt for the same reason is worth a warning, whichever request it is of."""
-CONNECTED = ("connect_tcp.complete", "start_tls.complete")
-"""How the names of httpcore's events end that tell of a connection, or of its encryption."""
 TOKEN_VARIABLE = "KINTSUGI_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE = "KINTSUGI_CA_FILE"
 UNKNOWN_ISSUERS = ("unable to get local issuer certificate", "self-signed certificate")
@@ -117,10 +115,7 @@ class Connection:
         for attempt in self.attempts():
             with attempt, self._absence_named(), self.in_time(wait_seconds) as timeout:
                 request.extensions["timeout"] = timeout.as_dict()
-                with closing(self._http.send(request, stream=True)) as begun:
-                    response = whole(begun, self._address)
-                require_answer(response, self._address)
-                return understood(read, response, self._address)
+                return answered(self._http, request, read, self._address)
         raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
@@ -141,7 +136,7 @@ class Connection:
                 params=_given(parameters),
                 headers=headers,
                 max_event_size=LARGEST_ANSWER_BYTES,
-                extensions={"trace": self._bound},
+                extensions={"trace": self._answer_time.bound},
             ) as source,
         ):
             require_packed_once(source.response, self._address)
@@ -209,14 +204,9 @@ class Connection:
 
     def _note(self, event: str, details: Mapping[str, Any]) -> None:
         """Remember the connections that are made, which `hurried` breaks; not those of streams."""
-        self._bound(event, details)
+        self._answer_time.bound(event, details)
         if event.endswith(CONNECTED):
             self._streams.add(details["return_value"])
-
-    def _bound(self, event: str, details: Mapping[str, Any]) -> None:
-        """Bound how long a new connection is read from for one answer."""
-        if event.endswith(CONNECTED):
-            self._answer_time.bound(details["return_value"])
 
     def _cut(self) -> None:
         """Break all connections, so that nobody waits for an answer any longer: closing them alone wakes no thread."""

@@ -5,8 +5,8 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,10 +17,10 @@ import tenacity
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 
-from kintsugi.client.answers import AwayError, answer_of, require_answer, understood
-from kintsugi.client.bounds import AnswerTime, whole
-from kintsugi.client.connection import CA_VARIABLE, CONNECTED, TOKEN_VARIABLE, authorization, reason_of, trusted
-from kintsugi.core.errors import InvalidInputError, KintsugiError, NotFoundError
+from kintsugi.client.answers import AwayError, answer_of
+from kintsugi.client.bounds import AnswerTime, answered
+from kintsugi.client.connection import CA_VARIABLE, TOKEN_VARIABLE, authorization, reason_of, trusted
+from kintsugi.core.errors import InvalidInputError, KintsugiError, NotFoundError, UnauthenticatedError
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class Keys:
         headers = {} if method == "GET" else {"Idempotency-Key": uuid4().hex}  # the same one through all attempts
         seconds = TIMEOUT_SECONDS if is_patient else IMPATIENT_SECONDS
         request = self._http.build_request(
-            method, _segment(key), json=body, headers=headers, timeout=seconds, extensions={"trace": self._bound}
+            method, _segment(key), json=body, headers=headers, timeout=seconds, extensions={"trace": self._answer_time.bound}
         )
         for attempt in _attempts(ATTEMPTS if is_patient else 1):
             with attempt:
@@ -124,10 +124,8 @@ class Keys:
 
     def _answer(self, request: httpx2.Request, read: Callable[[httpx2.Response], T], seconds: float) -> T:
         try:
-            with self._answer_time.within(seconds), closing(self._http.send(request, stream=True)) as begun:
-                response = whole(begun, self._address)
-            require_answer(response, self._address)
-            return understood(read, response, self._address)
+            with self._answer_time.within(seconds):
+                return answered(self._http, request, read, self._address)
         except httpx2.RequestError as error:
             reason = reason_of(error, self._address)
             raise ConnectionError(f"the service at {self._address} does not answer: {reason}") from error
@@ -136,12 +134,7 @@ class Keys:
         except NotFoundError:
             raise
         except KintsugiError as error:
-            raise PermissionError(f"the service refuses: {error}{_way_in(response)}") from error
-
-    def _bound(self, event: str, details: Mapping[str, Any]) -> None:
-        """Bound how long a new connection is read from for one answer."""
-        if event.endswith(CONNECTED):
-            self._answer_time.bound(details["return_value"])
+            raise PermissionError(f"the service refuses: {error}{_way_in(error)}") from error
 
 
 def _attempts(most: int) -> tenacity.Retrying:
@@ -228,9 +221,9 @@ def _segment(name: str) -> str:
     return segment if len(segment) <= MOST_LETTERS else hashlib.sha256(name.encode()).hexdigest()
 
 
-def _way_in(response: httpx2.Response) -> str:
+def _way_in(refusal: KintsugiError) -> str:
     """What torchrun may be given where a token is missing."""
-    if response.status_code != httpx2.codes.UNAUTHORIZED:
+    if not isinstance(refusal, UnauthenticatedError):
         return ""
     return f" (torchrun takes it from the file that --rdzv-conf token_file=FILE names, or from {TOKEN_VARIABLE})"
 
