@@ -2,11 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
+from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.presence import LOOK_SECONDS, Presence
 
 T = TypeVar("T")
@@ -14,6 +17,15 @@ T = TypeVar("T")
 
 class HungError(Exception):
     """What a call waits for, a disk for example, does not come; its text says for how long."""
+
+
+@contextmanager
+def hung_named(folder: Path, way_out: str, *, field: str = "run") -> Iterator[None]:
+    """Tells that the disk of a folder hangs as `UnavailableError`, with the way out beside mending it."""
+    try:
+        yield
+    except HungError as error:
+        raise UnavailableError(f"{error}: mend what its disk is on, {way_out}", field=field, value=str(folder)) from error
 
 
 class Clerk:
@@ -47,10 +59,7 @@ class Clerk:
         Raises:
             HungError: nothing has moved for `seconds`; it is done all the same, once it can be.
         """
-        answer = self.do(call)
-        if not self.awaits(answer, seconds):
-            raise HungError(f"has not answered for {seconds:g} s")
-        return answer.result()
+        return self._awaited(call, seconds).result()
 
     def asked_alone(self, call: Callable[[], T], seconds: float) -> T:
         """As `asked` says, and no thread is left: for who asks now and then, and may fork between.
@@ -58,9 +67,7 @@ class Clerk:
         Raises:
             HungError: nothing has moved for `seconds`; then the thread is there until it is done.
         """
-        answer = self.do(call)
-        if not self.awaits(answer, seconds):
-            raise HungError(f"has not answered for {seconds:g} s")
+        answer = self._awaited(call, seconds)
         self.close(seconds)
         return answer.result()
 
@@ -88,6 +95,12 @@ class Clerk:
             self._thread.join(seconds)
             self._thread = None
         return not self._is_left
+
+    def _awaited(self, call: Callable[[], T], seconds: float) -> "Future[T]":
+        answer = self.do(call)
+        if not self.awaits(answer, seconds):
+            raise HungError(f"has not answered for {seconds:g} s")
+        return answer
 
     def _put(self, order: Callable[[], None]) -> None:
         if self._thread is None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from kintsugi.core.errors import InvalidInputError, UnavailableError, cause_of
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.core.logs import get_logger
 from kintsugi.core.replacing import replacing
-from kintsugi.runtime.clerk import Clerk, HungError
+from kintsugi.runtime.clerk import Clerk, hung_named
 from kintsugi.runtime.layout import JOURNALS
 
 _BYTES = 4 << 20
@@ -85,10 +85,8 @@ def make_run_folder(folder: Path, field: str) -> None:
 
     clerk = Clerk("folder")
     try:
-        clerk.asked(make, _ANSWER_SECONDS)
-    except HungError as error:
-        message = f"{error}: mend what its disk is on, or name another one"
-        raise UnavailableError(message, field=field, value=str(folder)) from error
+        with hung_named(folder, "or name another one", field=field):
+            clerk.asked(make, _ANSWER_SECONDS)
     finally:
         clerk.close(0.0)
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError, UnavailableError
+from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -40,7 +40,7 @@ from kintsugi.runtime.checkpoints.committing import commit_parts
 from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions, require_steps_left
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
-from kintsugi.runtime.clerk import Clerk, HungError
+from kintsugi.runtime.clerk import Clerk, hung_named
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.given import optimizer_of_model
@@ -365,13 +365,11 @@ class PlainRun:
         Raises:
             UnavailableError: it hangs.
         """
-        seconds = self._options.disk_timeout_seconds
         try:
-            return self._disk.asked_alone(work, seconds)
-        except HungError as error:
+            with hung_named(self._folder, "and train again in it"):
+                return self._disk.asked_alone(work, self._options.disk_timeout_seconds)
+        finally:
             self._disk.close(0.0)
-            message = f"{error}: mend what its disk is on, and train again in it"
-            raise UnavailableError(message, field="run", value=str(self._folder)) from error
 
     def _agreed(self, value: Any) -> Any:
         """What rank 0 says."""

@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from kintsugi.core.errors import UnavailableError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint
 from kintsugi.runtime.checkpoints.committing import commit_parts
 from kintsugi.runtime.checkpoints.parts import Key, Parts, Writing
 from kintsugi.runtime.checkpoints.recording import RunOptions, require_steps_left
-from kintsugi.runtime.clerk import Clerk, HungError
+from kintsugi.runtime.clerk import Clerk, hung_named
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.records.audit import read_history
@@ -120,11 +119,8 @@ class Keeper:
     def _answer(self, call: Callable[[], T]) -> T:
         """What the disk says, as long as it says anything."""
         assert self._options is not None
-        try:
+        with hung_named(self._options.folder, "and train again in it"):
             return self._disk.asked(call, self._options.checkpoints.disk_timeout_seconds)
-        except HungError as error:
-            message = f"{error}: mend what its disk is on, and train again in it"
-            raise UnavailableError(message, field="run", value=str(self._options.folder)) from error
 
     def is_hopeful(self, writing: Writing) -> bool:
         """Whether survivors, by what they were writing when they were asked, are about to complete a checkpoint."""
