@@ -25,11 +25,10 @@ class LogCopy:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.last_number, self.last_term, self._num_bytes = _ends_at(path)
-        with path.open("a+b") as file:
+        self.last_number, self.last_term, written = _whole_lines(path)
+        self._num_bytes, self._written = len(written), hashlib.sha256(written)
+        with path.open("ab") as file:
             file.truncate(self._num_bytes)
-            file.seek(0)
-            self._written = hashlib.sha256(file.read())
 
     def add(self, log: OverlayLog) -> None:
         """Keep further lines; where somebody took the file away or cut it off, none, for they are asked for anew from the first.
@@ -93,19 +92,20 @@ def require_log(path: Path) -> None:
         InvalidInputError: it is none, or its disk does not give it.
     """
     try:
-        _ends_at(path)
+        _whole_lines(path)
     except (KintsugiError, OSError) as error:
         message = f"{path} is no copy of a scheduler's log ({cause_of(error)}); remove it, or name another folder"
         raise InvalidInputError(message, field="standby.folder", value=str(path.parent)) from error
 
 
-def _ends_at(path: Path) -> tuple[int, int, int]:
-    """Number and term of the last whole line, and the bytes up to its end."""
+def _whole_lines(path: Path) -> tuple[int, int, bytes]:
+    """Number and term of the last whole line, and what is written up to its end."""
     number = term = num_bytes = 0
-    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+    written = path.read_bytes() if path.exists() else b""
+    for line in written.splitlines(keepends=True):
         if not line.endswith(b"\n"):
             break
         num_bytes += len(line)
         entry = codec.loads(OverlayEntry, line)
         number, term = entry.number, entry.term
-    return number, term, num_bytes
+    return number, term, written[:num_bytes]

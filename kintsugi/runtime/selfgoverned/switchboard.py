@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from kintsugi.core import codec
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.messages import Delivered
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.selfgoverned.table import Table
@@ -61,6 +63,23 @@ class _Line:
     def end(self) -> None:
         if self.task is not None:
             self.task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Hello:
+    """What a member says first to whoever serves."""
+
+    attempt: int
+    worker: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A key and its value, for all members."""
+
+    key: str
+    value: str
 
 
 class Switchboard:
@@ -177,13 +196,17 @@ class Switchboard:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Until whoever called hangs up, or says what no member says."""
-        with suppress(OSError, ValueError):
-            hello = _hello(await reader.readline())
+        with suppress(OSError, ValueError, InvalidInputError):
+            hello = codec.loads(_Hello, await reader.readline())
             table, writers = self._table(hello)
-            writers[hello["worker"]] = writer
+            writers[hello.worker] = writer
             while text := await reader.readline():
                 message = _message(text)
-                told = table.publish(*_key(message)) if "key" in message else table.ready(hello["worker"])
+                if "key" in message:
+                    published = codec.decode(_Published, message)
+                    told = table.publish(published.key, published.value)
+                else:
+                    told = table.ready(hello.worker)
                 for member, telling in told:
                     writers[member].write(_encoded(telling))
 
@@ -191,38 +214,15 @@ class Switchboard:
         self._writers.discard(writer)
         writer.close()
 
-    def _table(self, hello: Mapping[str, Any]) -> tuple[Table, dict[str, asyncio.StreamWriter]]:
-        attempt = hello["attempt"]
+    def _table(self, hello: _Hello) -> tuple[Table, dict[str, asyncio.StreamWriter]]:
+        attempt = hello.attempt
         for over in [earlier for earlier in self._tables if earlier < attempt]:
             del self._tables[over]
-        return self._tables.setdefault(attempt, (Table(frozenset(hello["members"])), {}))
+        return self._tables.setdefault(attempt, (Table(frozenset(hello.members)), {}))
 
 
 def _encoded(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def _hello(text: bytes) -> dict[str, Any]:
-    """What a member says first.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    hello = _message(text)
-    _require_kinds(hello, attempt=int, worker=str, members=list)
-    if not all(isinstance(member, str) for member in hello["members"]):
-        raise ValueError("names members that are none")
-    return hello
-
-
-def _key(message: Mapping[str, Any]) -> tuple[str, str]:
-    """A key and its value.
-
-    Raises:
-        ValueError: they are none.
-    """
-    _require_kinds(message, key=str, value=str)
-    return message["key"], message["value"]
 
 
 def _message(text: bytes) -> dict[str, Any]:
@@ -231,20 +231,7 @@ def _message(text: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no message.
     """
-    try:
-        said = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("is no message") from error
+    said = codec.parsed(text)
     if not isinstance(said, dict):
         raise ValueError("is no message")
     return said
-
-
-def _require_kinds(message: Mapping[str, Any], **kinds: type) -> None:
-    """Require fields of a message to be what they are of a member.
-
-    Raises:
-        ValueError: one is something else.
-    """
-    if not all(isinstance(message.get(name), kind) for name, kind in kinds.items()):
-        raise ValueError("is no message of a member")
