@@ -86,15 +86,17 @@ class Planned:
 
 def planned(case: Case, counts: Sequence[int]) -> Planned:
     """A first plan for each count."""
-    profile = codec.load(Profile, Path(f"profiles/models/{case.model}.json"))
-    steps, seconds = [], []
-    for count in counts:
-        cluster, settings = case.cluster(count), JobSettings(num_microbatches=NUM_MICROBATCHES)
-        asked = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=tuple(cluster.by_id), generation=0)
-        began = time.process_time()
-        steps.append(replan(asked).estimate.iteration_seconds)
-        seconds.append(time.process_time() - began)
-    return Planned(tuple(steps), statistics.median(seconds))
+    steps, seconds = zip(*(first_plan(case, count) for count in counts), strict=True)
+    return Planned(steps, statistics.median(seconds))
+
+
+def first_plan(case: Case, num_workers: int) -> tuple[float, float]:
+    """Step of a first plan, and this process's own time for it, in seconds."""
+    profile, cluster = codec.load(Profile, Path(f"profiles/models/{case.model}.json")), case.cluster(num_workers)
+    settings, alive = JobSettings(num_microbatches=NUM_MICROBATCHES), tuple(cluster.by_id)
+    asked = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=alive, generation=0)
+    began = time.process_time()
+    return replan(asked).estimate.iteration_seconds, time.process_time() - began
 
 
 def rows(cases: Sequence[Case], counts: Sequence[int], *, is_last: bool) -> Iterator[str]:

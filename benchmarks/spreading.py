@@ -1,37 +1,21 @@
 """First plans of Llama 2 7B on hosts of eight over four racks: what keeping replicas apart takes, and by a program alone."""
 
 import argparse
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.more_workers import HOSTS_OF_EIGHT as CASE
-from benchmarks.more_workers import NUM_MICROBATCHES
-from kintsugi.core import codec
-from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.profile import Profile
+from benchmarks.more_workers import HOSTS_OF_EIGHT, first_plan
 from planner.placing import placement
 from planner.placing.survival import homes_of_slots
-from planner.replan import replan
 from planner.warmup import warm_up
-
-
-def planned(num_workers: int) -> tuple[float, float]:
-    """Step of a first plan, and this process's own time for it, in seconds."""
-    profile, cluster = codec.load(Profile, Path(f"profiles/models/{CASE.model}.json")), CASE.cluster(num_workers)
-    settings, alive = JobSettings(num_microbatches=NUM_MICROBATCHES), tuple(cluster.by_id)
-    asked = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=alive, generation=0)
-    began = time.process_time()
-    return replan(asked).estimate.iteration_seconds, time.process_time() - began
 
 
 def rows(counts: list[int]) -> Iterator[str]:
     """A row for each count of workers."""
     for count in counts:
-        step, seconds = planned(count)
+        step, seconds = first_plan(HOSTS_OF_EIGHT, count)
         with patch.object(placement, "homes_of_slots", _programmed):
-            program_step, program_seconds = planned(count)
+            program_step, program_seconds = first_plan(HOSTS_OF_EIGHT, count)
         times = program_seconds / seconds
         yield f"| {count} | {program_step:.3f} | {step:.3f} | {program_seconds:.1f} | {seconds:.1f} | {times:.1f} |"
 

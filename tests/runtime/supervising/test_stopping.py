@@ -47,6 +47,14 @@ def supervising(
     return supervisor
 
 
+def patched(script: str, mark: str, *, once: str) -> subprocess.Popen[bytes]:
+    """What `script` makes of `kintsugi supervise`, of a command that makes the file `mark` and waits; once a file is there."""
+    command = [sys.executable, "-c", f"import pathlib, signal; pathlib.Path({mark!r}).touch(); signal.pause()"]
+    supervisor = subprocess.Popen([sys.executable, "-c", script, "supervise", "run", "--", *command])
+    assert eventually(Path(once).exists)
+    return supervisor
+
+
 @contextmanager
 def hangups_taken(handler: signal.Handlers) -> Iterator[None]:
     """So what is started in the block takes SIGHUP, which this process may itself ignore: tests may run under `nohup`."""
@@ -99,9 +107,7 @@ sys.exit(main())
 @pytest.mark.processes
 def test_a_command_does_not_begin_whose_supervisor_was_killed_as_it_forked():
     """It ran on beside that of the next supervisor, and nobody told it to end."""
-    command = [sys.executable, "-c", "import pathlib, signal; pathlib.Path('begun').touch(); signal.pause()"]
-    supervisor = subprocess.Popen([sys.executable, "-c", LATE, "supervise", "run", "--", *command])
-    assert eventually(Path("pid").exists)
+    supervisor = patched(LATE, "begun", once="pid")
     supervisor.kill()
     supervisor.wait()
     try:
@@ -275,9 +281,7 @@ sys.exit(main())
 @pytest.mark.processes
 def test_who_asks_once_more_as_it_ends_changes_nothing():
     """It ended by the signal, as one that crashed does, where it had ended in order."""
-    command = [sys.executable, "-c", "import os, pathlib, signal; pathlib.Path('up').touch(); signal.pause()"]
-    supervisor = subprocess.Popen([sys.executable, "-c", AGAIN, "supervise", "run", "--", *command])
-    assert eventually(Path("up").exists)
+    supervisor = patched(AGAIN, "up", once="up")
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(timeout=240.0) == 130
 
