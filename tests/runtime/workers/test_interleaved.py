@@ -11,6 +11,7 @@ from kintsugi.core.plan import IdleWorker, Policy, Schedule
 from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.result import RunResult
+from tests.combinations import combined
 from tests.runtime.jobs import odd_job, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, kinds, request_for, run, survivors, under
 
@@ -53,8 +54,7 @@ def test_a_job_under_interleaved_zero_bubble_is_mended_twice(policy):
     assert [recovery.policy for recovery in result.recoveries] == [policy.value] * 2
 
 
-@pytest.mark.parametrize("point", ["forward", "backward", "reduce", "commit"])
-@pytest.mark.parametrize("policy", [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
+@combined("policy, point", [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM], ["forward", "backward", "reduce", "commit"])
 def test_an_interleaved_job_is_mended(policy, point):
     result = run(tiny_gpt, interleaved(2, 2, policy), fail_at(2, "w03", point))
     assert_same(result, reference())

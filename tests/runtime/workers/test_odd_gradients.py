@@ -15,6 +15,7 @@ from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.models import TrainingJob, model_shape
 from kintsugi.runtime.result import RunResult
+from tests.combinations import combined
 from tests.runtime.jobs import WIDTH, odd_job
 from tests.runtime.runs import assert_same, request_for, run
 
@@ -75,8 +76,7 @@ def test_what_is_announced_is_a_gradient():
     assert [spec.requires_grad for (spec,) in model_shape(JOBS["Dropped"]()).boundaries[1:]] == [False, *[True] * 5]
 
 
-@pytest.mark.parametrize("policy", [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
-@pytest.mark.parametrize("name", JOBS)
+@combined("name, policy", tuple(JOBS), [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
 def test_a_worker_is_killed(name, policy):
     assert_same(run(JOBS[name], request_for(JOBS[name](), 2, 3, policy), fail_at(1, "w04", "backward")), reference(name))
 

@@ -1,6 +1,5 @@
 """A run with failures ends on the losses and parameters of the run without, whatever fails when, under either policy."""
 
-import itertools
 from dataclasses import replace
 from functools import cache, partial
 
@@ -10,6 +9,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Policy
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.result import RunResult
+from tests.combinations import combined
 from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, counted_job, drawing_job, frozen_job, langevin_job, odd_job, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
 
@@ -50,15 +50,14 @@ def test_runs_without_failures_agree_over_all_grids():
     assert reference(2, 3).losses[-1] < reference(2, 3).losses[0]
 
 
-@pytest.mark.parametrize("point", IN_STEP)
-@pytest.mark.parametrize("policy", POLICIES)
+@combined("policy, point", POLICIES, IN_STEP)
 def test_a_worker_is_killed_in_a_step(policy, point):
     result = mended((2, 3), policy, fail_at(2, "w04", point))
     assert [decision.plan.generation for decision in result.decisions] == [0, 1]
 
 
-@pytest.mark.parametrize(("point", "policy"), list(zip(IN_STEP, itertools.cycle(POLICIES), strict=False)))
-def test_a_worker_of_a_wider_grid_is_killed_in_a_step(point, policy):
+@combined("policy, point", POLICIES[::-1], IN_STEP)
+def test_a_worker_of_a_wider_grid_is_killed_in_a_step(policy, point):
     mended((4, 2), policy, fail_at(2, "w03", point))
 
 
@@ -67,32 +66,30 @@ def test_a_worker_is_killed_between_two_microbatches(policy):
     mended((2, 3), policy, fail_at(1, "w01", "backward", microbatch=2))
 
 
-@pytest.mark.parametrize("point", ["step", "forward", "commit", "applied"])
+@pytest.mark.parametrize("point", ["step", "applied"])
 def test_a_worker_is_killed_in_the_first_step(point):
     mended((2, 3), Policy.DYNAMIC_PARALLELISM, fail_at(0, "w00", point))
 
 
-@pytest.mark.parametrize(("point", "policy"), list(zip(IN_STEP, itertools.cycle(reversed(POLICIES)), strict=False)))
-def test_a_worker_is_killed_in_the_last_step(point, policy):
+@combined("policy, point", POLICIES, ("backward", "commit", "applied"))
+def test_a_worker_is_killed_in_the_last_step(policy, point):
     mended((2, 3), policy, fail_at(NUM_STEPS - 1, "w05", point))
 
 
-@pytest.mark.parametrize("point", ["forward", "reduce", "applied"])
-@pytest.mark.parametrize("policy", POLICIES)
+@combined("policy, point", POLICIES, ("forward", "reduce", "applied"))
 def test_a_worker_freezes_in_a_step(policy, point):
     mended((2, 3), policy, fail_at(2, "w04", point, "freeze"))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("grid", GRIDS)
+@combined("grid, policy", GRIDS, POLICIES)
 def test_two_failures_one_after_the_other(grid, policy):
     result = mended(grid, policy, fail_at(1, VICTIMS[grid], "backward"), fail_at(2, SECOND_VICTIMS[grid], "forward"))
     assert len(result.recoveries) == 2
 
 
-@pytest.mark.parametrize(("point", "how"), [*((point, FaultKind.KILL) for point in IN_RECOVERY), ("transfer", FaultKind.FREEZE)])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_second_failure_in_the_recovery_of_the_first(policy, point, how):
+@combined("policy, strike", POLICIES, (*((point, FaultKind.KILL) for point in IN_RECOVERY), ("transfer", FaultKind.FREEZE)))
+def test_a_second_failure_in_the_recovery_of_the_first(policy, strike):
+    point, how = strike
     second = Fault(worker="w02", at=FaultPoint(point), generation=1, how=how)
     result = mended((2, 3), policy, fail_at(2, "w04", "forward"), second)
     assert len(result.recoveries) == 1, "one recovery from both"
@@ -104,8 +101,8 @@ def test_a_second_failure_right_after_the_swap(policy):
     mended((2, 3), policy, fail_at(2, "w04", "forward"), Fault(worker="w02", at=FaultPoint.STEP, generation=1))
 
 
-@pytest.mark.parametrize(("point", "policy"), list(zip(("start", *IN_RECOVERY), itertools.cycle(POLICIES), strict=False)))
-def test_a_worker_dies_before_the_first_step(point, policy):
+@combined("policy, point", POLICIES, ("start", *IN_RECOVERY))
+def test_a_worker_dies_before_the_first_step(policy, point):
     mended((2, 3), policy, Fault(worker="w01", at=FaultPoint(point)))
 
 
@@ -119,8 +116,7 @@ def test_two_workers_die_at_once():
     assert_same(result, reference(4, 2))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("optimizer", ["momentum", "stateless", "averaging", "combined"])
+@combined("optimizer, policy", ("momentum", "stateless", "averaging", "combined"), POLICIES)
 def test_odd_models_are_mended_too(optimizer, policy):
     job = partial(odd_job, optimizer)
     costs = {"optimizer_bytes": 0} if optimizer == "stateless" else {}
@@ -134,7 +130,7 @@ def test_what_samples_layers_and_losses_draw_is_the_same_on_every_stage_and_in_a
     assert_same(run(drawing_job, request, fail_at(1, "w05", "backward"), fail_at(3, "w00", "commit")), whole)
 
 
-@pytest.mark.parametrize("point", ["backward", "reduce", "commit", "applied"])
+@pytest.mark.parametrize("point", ["reduce", "applied"])
 def test_sums_over_unequally_many_are_divided_by_how_many_the_whole_step_has(point):
     whole = run(counted_job, request_for(counted_job(), 1, 1))
     request = request_for(counted_job(), 2, 3, Policy.DATA_REROUTING)

@@ -20,6 +20,7 @@ from kintsugi.runtime.verdicts import Verdict
 from kintsugi.runtime.workers.commit import anything
 from kintsugi.runtime.workers.replicas import ReplicasDifferError
 from kintsugi.runtime.workers.worker import WorkerProcess
+from tests.combinations import combined
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run
 
@@ -53,8 +54,7 @@ def flipped(step: int, worker: str, at: str = "step") -> Fault:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("governance", Governance)
-@pytest.mark.parametrize("at", ["step", "applied"])
+@combined("governance, at", tuple(Governance), ["step", "applied"])
 def test_a_worker_whose_memory_errs_is_lost_before_anybody_uses_what_it_says(governance, at):
     result = struck(4, 1, flipped(3, "w01", at), governance=governance)
     assert_same(result, reference())
