@@ -37,6 +37,9 @@ subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], start_new_session=True).
 RANK = """
 import os, sys, time
 from kintsugi.runtime.plain import PlainRun
+if "early" in sys.argv:
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
 run = PlainRun(sys.argv[1], num_samples=4, global_batch_size=2, num_steps=2)
 print(os.getpid(), flush=True)
 time.sleep(600)
@@ -44,15 +47,20 @@ time.sleep(600)
 
 
 @pytest.mark.processes
-def test_ranks_end_with_the_torchrun_that_started_them(tmp_path):
-    command = [sys.executable, "-c", LAUNCHER, RANK, str(tmp_path)]
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_ranks_end_with_the_torchrun_that_started_them(tmp_path, when):
+    """Also where it was killed before their run began, as while they built a model: then they never hold the folder."""
+    command = [sys.executable, "-c", LAUNCHER, RANK, str(tmp_path), when]
     environment = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}
-    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     rank = int(launcher.stdout.readline())
     launcher.kill()
+    launcher.wait()
     try:
-        launcher.communicate(timeout=240.0)  # the rank has the pipe, too, until it ends
+        launcher.stdin.close()
+        assert launcher.stdout.readline() == ""  # the rank has the pipe, too, until it ends
     finally:
+        launcher.stdout.close()
         with suppress(ProcessLookupError):
             os.kill(rank, signal.SIGKILL)
     with RunLock(tmp_path):
