@@ -1,6 +1,7 @@
 """What one answer may take of the client, whoever gives it."""
 
 import gzip
+import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import httpx2
 import pytest
 
 from kintsugi.client import Client, Patience, bounds
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.errors import PROBLEM_TYPE, NotFoundError, UnavailableError
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"], ids=["head", "body"])
@@ -63,3 +64,31 @@ def test_an_answer_that_is_packed_more_than_once_is_not_unpacked(ask):
     with client, pytest.raises(UnavailableError, match="packed more than once: gzip, gzip"):
         ask(client)
     assert list(unread) == [bomb]
+
+
+def test_an_answer_that_comes_twice_is_not_taken_for_that_to_the_next_question():
+    """A proxy that repeats itself has left the second one in the client's hands by then."""
+
+    def answer(connection, repeats):
+        with connection, connection.makefile("rb") as asked, suppress(OSError):
+            while line := asked.readline():
+                while asked.readline().strip():
+                    pass
+                connection.sendall(repeats * refusal(line.split()[1].decode()))
+
+    def serve():
+        for repeats in (2, 1):
+            answer(server.accept()[0], repeats)
+
+    with ThreadPoolExecutor() as threads, socket.create_server(("127.0.0.1", 0)) as server:
+        threads.submit(serve)
+        with Client(f"http://127.0.0.1:{server.getsockname()[1]}", patience=Patience(retry_seconds=0.0)) as client:
+            for job in ("one", "two", "three"):
+                with pytest.raises(NotFoundError, match=f"/v1/jobs/{job}"):
+                    client.job(job)
+
+
+def refusal(path):
+    """What the service answers with where nothing is."""
+    body = json.dumps({"type": f"{PROBLEM_TYPE}not_found", "error": NotFoundError(f"there is no {path}").as_dict()}).encode()
+    return b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)

@@ -19,6 +19,8 @@ LARGEST_ANSWER_BYTES = 2**29
 
 CONNECTED = ("connect_tcp.complete", "start_tls.complete")
 """How the names of httpcore's events end that tell of a connection, or of its encryption."""
+ASKED, BEGUN = "send_request_headers.started", "receive_response_headers.complete"
+"""How those end that tell of a request, and of the head of its answer."""
 
 T = TypeVar("T")
 
@@ -28,6 +30,8 @@ class AnswerTime(threading.local):
 
     def __init__(self) -> None:
         self._until = math.inf
+        self._has_heard = False
+        """Whether anything came since this thread asked."""
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -41,17 +45,26 @@ class AnswerTime(threading.local):
     def bound(self, event: str, details: Mapping[str, Any]) -> None:
         """Have what is read from new connections obey, whichever thread reads; each read has its own timeout beside.
 
+        An answer that was there before its request is refused, and its connection closed: it is the second one to another request,
+        and each later one would be, too.
+
         For httpcore to call, as the "trace" of a request.
         """
         if event.endswith(CONNECTED):
             stream = details["return_value"]
             stream.read = partial(self._read, stream.read)
+        elif event.endswith(ASKED):
+            self._has_heard = False
+        elif event.endswith(BEGUN) and not self._has_heard:
+            raise httpcore2.RemoteProtocolError("somebody on the way answered an earlier request twice")
 
     def _read(self, read: Callable[..., bytes], max_bytes: int, timeout: float | None = None) -> bytes:
         left = self._until - time.monotonic()
         if left <= 0.0:
             raise httpcore2.ReadTimeout("its answer was not whole in time")
-        return read(max_bytes, left if timeout is None or left < timeout else timeout)
+        part = read(max_bytes, left if timeout is None or left < timeout else timeout)
+        self._has_heard = True
+        return part
 
 
 def answered(http: httpx2.Client, request: httpx2.Request, read: Callable[[httpx2.Response], T], address: str) -> T:
