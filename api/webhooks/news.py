@@ -14,7 +14,10 @@ CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """One event for one webhook: its id and the text that is sent."""
+    """One event for one webhook: the id of its delivery and the text that is sent.
+
+    The text has an id of its own: where the database was set back a generation may come a second time, and it is another event.
+    """
 
     id: str
     body: str
@@ -55,7 +58,7 @@ def _news(kind: HookKind, job: str, position: int, *, subject: str, time: str, d
     event_id = f"{kind.value}.{position}"
     envelope = {
         "specversion": "1.0",
-        "id": event_id,
+        "id": f"{event_id}@{time}",
         "source": f"/v1/jobs/{job}",
         "type": f"kintsugi.{kind.value}",
         "subject": subject,

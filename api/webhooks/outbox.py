@@ -59,8 +59,11 @@ class Parcel:
 
     @property
     def message_id(self) -> str:
-        """The same at every attempt, and of no other delivery."""
-        return f"{self.job}.{self.webhook}.{self.event}"
+        """The same at every attempt, and of no other news, also where the database was set back in between."""
+        news = self.event
+        with suppress(LookupError, TypeError, ValueError):
+            news = json.loads(self.body)["id"]
+        return f"{self.job}.{self.webhook}.{news}"
 
     @property
     def generation(self) -> int | None:

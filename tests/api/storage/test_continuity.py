@@ -16,6 +16,8 @@ from kintsugi.core.errors import NotFoundError, UnavailableError
 from tests.api.overlay.test_routes import JOINED, OVERLAY, join
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.storage.test_durability import assert_whole, serving
+from tests.api.webhooks.receiver import receiver
+from tests.api.webhooks.test_webhooks import SECRET
 from tests.databases import POSTGRESQL, prepare
 from tests.services import service
 
@@ -281,6 +283,23 @@ def test_an_overlay_is_the_one_that_is_there(archive, is_as_long_again):
         with ThreadPoolExecutor(1) as thread:
             waited = thread.submit(client.get, OVERLAY, params=asked)
             assert join(client, "w03", "w00") == waited.result(240.0).json()
+
+
+def test_webhooks_are_told_of_a_generation_that_comes_again_under_another_id(archive):
+    with receiver() as site:
+        with serving(archive.url) as client:
+            client.post("/v1/jobs", json=new_job())
+            hook = {"id": "site", "url": site.url, "secret": SECRET}
+            assert client.post(f"{JOB}/webhooks", json=hook).status_code == 201
+        copy = archive.back_up()
+        with serving(archive.url) as client:
+            lose(client, 0)
+            site.wait_for(1)
+            archive.restore(copy)
+            assert answered(lambda: client.post(EVENTS, json=event("anew", 0, "w05"))).json()["generation"] == 1
+            before, after = site.wait_for(2)
+    assert before.headers["webhook-id"] != after.headers["webhook-id"]
+    assert json.loads(before.body)["id"] != json.loads(after.body)["id"]
 
 
 def test_a_document_that_is_gone_is_told_as_what_the_database_lacks(archive):

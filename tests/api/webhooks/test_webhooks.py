@@ -62,9 +62,10 @@ def test_a_new_plan_is_told_as_a_signed_cloud_event(client, job):
         (delivery,) = settled(client, 1)
     assert got.path == "/hook?a=b"
     Verifier(SECRET).verify(got.body, got.headers)
-    assert got.headers["webhook-id"] == "llama.site.plan_decided.1"
+    own_id = f"plan_decided.1@{answer['decided_at']}"
+    assert got.headers["webhook-id"] == f"llama.site.{own_id}"
     told = from_http_event(HTTPMessage(got.headers, got.body.encode()), JSONFormat())
-    assert (told.get_id(), told.get_source(), told.get_type()) == ("plan_decided.1", JOB, "kintsugi.plan_decided")
+    assert (told.get_id(), told.get_source(), told.get_type()) == (own_id, JOB, "kintsugi.plan_decided")
     assert told.get_subject() == "plans/1"
     assert told.get_specversion() == "1.0"
     assert told.get_time().isoformat().replace("+00:00", "Z") == answer["decided_at"]
@@ -152,7 +153,11 @@ def test_the_end_of_a_job_is_told(client, job):
         record = client.post(f"{JOB}/ending", json={"outcome": "failed", "reason": "out of data"}).json()
         (got,) = site.wait_for(1)
     body = JSONFormat().read(None, got.body)
-    assert (body.get_id(), body.get_type(), body.get_subject()) == ("job_ended.2", "kintsugi.job_ended", "log/2")
+    assert (body.get_id(), body.get_type(), body.get_subject()) == (
+        f"job_ended.2@{record['received_at']}",
+        "kintsugi.job_ended",
+        "log/2",
+    )
     assert body.get_data() == {"job": "llama", "number": 2, "generation": 1, "ending": record["ending"]}
 
 
@@ -173,7 +178,7 @@ def test_what_happened_before_is_not_told(client, job):
         add(client, site.url)
         client.post(EVENTS, json=event("b", 1, "w01"))
         (got,) = site.wait_for(1)
-    assert got.headers["webhook-id"].endswith("plan_decided.2")
+    assert got.headers["webhook-id"].startswith("llama.site.plan_decided.2@")
 
 
 def test_failures_are_retried_with_the_same_id_and_body(client, job):
