@@ -39,25 +39,31 @@ Room = Callable[[Membership, Sequence[Event]], None]
 """Raises where a job that has this membership may not take these events in."""
 
 
-def _boundless(_membership: Membership, _events: Sequence[Event]) -> None:
+RoomForJob = Callable[[NewJob], None]
+"""Raises where there may be no further job like this one."""
+
+
+def _boundless(*_asked: object) -> None:
     """There is room for all."""
 
 
 class Service(Ledger):
     """Decides for jobs; safe for several threads, and for several processes on one database."""
 
-    def create_job(self, request: NewJob, idempotency_key: str | None = None) -> tuple[str, bool]:
-        """Id of the job, and whether it is new; the same request again gives the same job.
+    def create_job(self, request: NewJob, idempotency_key: str | None = None, *, room: RoomForJob = _boundless) -> tuple[str, bool]:
+        """Id of the job, and whether it is new; the same request again gives the same job, also where there is no room any more.
 
         Raises:
             ConflictError: the id or the key belongs to another request.
             InfeasibleError: no plan exists for the job.
+            KintsugiError: that `room` raised; nothing was stored.
         """
         digest = codec.digest(request)
         key = _key("jobs", idempotency_key, digest)
         known = self._known_job(request.id, digest, key)
         if known is not None:
             return known, False
+        room(request)
         job = request.id or uuid4().hex
         try:
             self._create(job, request, digest, key)

@@ -10,15 +10,14 @@ from kintsugi.core.membership import Event, EventKind, Membership
 
 
 def require_room(settings: Settings, store: Store, request: NewJob) -> None:
-    """Require that a new job fits; one that is there already may be asked for again.
+    """Require that a new job fits.
 
     Raises:
         LimitReachedError: it has too many workers, or there are as many jobs as there may be.
     """
     num_workers = request.workers if request.cluster is None else len(request.cluster.workers)
     _require_room_for_workers(settings, num_workers or 0)
-    is_there = request.id is not None and store.job(request.id) is not None
-    if not is_there and store.num_jobs() >= settings.max_jobs:
+    if store.num_jobs() >= settings.max_jobs:
         message = f"allows {settings.max_jobs} jobs that go on, and so many do; say of those that are over that they ended"
         raise LimitReachedError(message, field="KINTSUGI_MAX_JOBS")
 

@@ -1,5 +1,6 @@
 """Jobs: create, show, list, end."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -27,9 +28,9 @@ Ended = Annotated[bool | None, Query(description="Only jobs that ended, or only 
 )
 async def create_job(body: NewJobBody, desk: DeskDep, idempotency_key: IdempotencyKey = None) -> Response:
     """Plan for a new job; the same id and the same body again give the same job (200)."""
-    await desk.read(require_room, desk.settings, desk.service.store, body)
+    room = partial(require_room, desk.settings, desk.service.store)
     async with desk.turns.of(f"new {body.id or idempotency_key}"):
-        job, is_new = await desk.plan(desk.service.create_job, body, idempotency_key)
+        job, is_new = await desk.plan(desk.service.create_job, body, idempotency_key, room=room)
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return reply(await desk.read(job_view, desk.service, job), status, {"Location": f"/v1/jobs/{job}"})
 

@@ -35,6 +35,14 @@ def test_a_job_too_many_is_refused(database_url, limits, setting):
         assert client.post("/v1/jobs", json=new_job()).status_code == 200
 
 
+def test_the_last_job_that_there_is_room_for_is_told_again_to_whom_the_answer_was_lost(database_url):
+    with limited(database_url, max_jobs=1) as client:
+        first, again = (client.post("/v1/jobs", json=new_job(id=None), headers={"Idempotency-Key": "mine"}) for _ in range(2))
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert first.json()["summary"]["id"] == again.json()["summary"]["id"]
+        assert_full(client.post("/v1/jobs", json=new_job(id=None), headers={"Idempotency-Key": "another"}), "KINTSUGI_MAX_JOBS")
+
+
 def test_a_worker_too_many_does_not_join(database_url):
     with limited(database_url, max_workers_per_job=7) as client:
         assert client.post("/v1/jobs", json=new_job()).status_code == 201
