@@ -245,7 +245,7 @@ class Records:
 
     def _decision_at(self, job: str, generation: int) -> StoredDecision:
         try:
-            return self.store.decision(job, generation)
+            return self.store.present_decision(job, generation)
         except NotFoundError:
             if self.store.job(job) is None:
                 raise no_job(job) from None

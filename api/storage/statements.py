@@ -24,6 +24,9 @@ CONTINGENCY = select(CONTINGENCIES).where(
 STATES_OF_VERSION = select(STATES).where(STATES.c.job == bindparam("job"), STATES.c.planner_version == bindparam("planner_version"))
 STATES_AT = STATES_OF_VERSION.where(STATES.c.number.in_(bindparam("numbers", expanding=True)))
 LATEST_STATE = STATES_OF_VERSION.order_by(STATES.c.number.desc()).limit(1)
+DECIDED_AT = select(DECISIONS.c.decided_at).where(
+    DECISIONS.c.job == bindparam("job"), DECISIONS.c.generation == bindparam("generation")
+)
 ADD_ENTRIES, ADD_DECISION, ADD_KEY, ADD_STATE = (insert(table) for table in (LOG, DECISIONS, KEYS, STATES))
 
 

@@ -26,6 +26,7 @@ from api.storage.statements import (
     ADD_ENTRIES,
     ADD_KEY,
     ADD_STATE,
+    DECIDED_AT,
     DOCUMENT,
     ENTRIES_AFTER,
     ENTRIES_OF_EVENTS,
@@ -329,6 +330,20 @@ class Store:
         decisions = self._decisions  # another one takes its place where this is read of a past that is forgotten meanwhile
         decision = decisions.get((job, generation)) or self._read_decision(job, generation)
         decisions.put((job, generation), decision)
+        return decision
+
+    def present_decision(self, job: str, generation: int) -> StoredDecision:
+        """As `decision`, for those who do not look at the job first: not of a past that the database does not hold any more.
+
+        Raises:
+            NotFoundError: nothing was decided for this generation.
+            SetBackError: what is in memory was, and is not there any more.
+        """
+        decision = self.decision(job, generation)
+        with self._database.reading() as connection:
+            at = connection.execute(DECIDED_AT, {"job": job, "generation": generation}).scalar_one_or_none()
+        if at != decision.decided_at:
+            self._require(job, Head(number=decision.number, at=decision.decided_at))
         return decision
 
     def kept_decision(self, job: str, generation: int) -> StoredDecision | None:

@@ -132,4 +132,6 @@ class Feed:
         if standing is None:
             return None
         first = Lifecycle(handling=handling).first_status
-        return StandingDecision(decision=self._store.decision(job, standing.generation), standing=standing, status_at_first=first)
+        return StandingDecision(
+            decision=self._store.present_decision(job, standing.generation), standing=standing, status_at_first=first
+        )

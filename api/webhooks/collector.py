@@ -64,7 +64,7 @@ class Collector:
             latest = self._store.latest_generations([job]).get(job, place.generation)  # the database may have been emptied since
             read = self._store.entries(job, after=place.number, limit=MOST_NEWS + 1)
             generations = range(place.generation + 1, min(latest, place.generation + MOST_NEWS) + 1)
-            decisions = [self._store.decision(job, generation) for generation in generations]
+            decisions = [self._store.present_decision(job, generation) for generation in generations]
         entries, following = read[:MOST_NEWS], read[MOST_NEWS:]
         if HookKind.PLAN_DECIDED in kinds:
             news += [plan_decided(job, decision) for decision in decisions]

@@ -10,9 +10,21 @@ import httpx2
 import pytest
 from sqlalchemy import make_url
 
+from api.metrics import Metrics
+from api.records import Records
+from api.schemas import NewJob
+from api.service import Service
 from api.storage.continuity import Head, SetBackError
 from api.storage.store import Store
+from api.waiting.feed import Feed
+from api.webhooks.collector import Collector
+from api.webhooks.guard import Guard
+from api.webhooks.hooks import NewWebhook
+from api.webhooks.outbox import Outbox
+from api.webhooks.registry import Registry
+from kintsugi.core import codec
 from kintsugi.core.errors import NotFoundError, UnavailableError
+from kintsugi.core.membership import Event, EventKind
 from tests.api.overlay.test_routes import JOINED, OVERLAY, join
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.storage.test_durability import assert_whole, serving
@@ -241,6 +253,47 @@ def test_a_decision_that_was_read_in_the_lost_past_is_not_told_after_it(archive,
             store.decision("llama", 2)
     finally:
         store.close()
+
+
+def delivered(store):
+    outbox = Outbox(store.database)
+    Collector(store, outbox, retry_seconds=60).collect()
+    (parcel,) = outbox.lease("9999-01-01T00:00:00.000000Z", "9999-01-01T00:00:01.000000Z", "lease", most=9)
+    return json.loads(parcel.body)["data"]["decided_at"]
+
+
+def streamed(store):
+    return Feed(store).after(0, 1)[0].plan.decision.decided_at
+
+
+def exported(store):
+    return Records(store).decision("llama", 1).decided_at
+
+
+@pytest.mark.parametrize("told", [delivered, streamed, exported])
+def test_who_tells_of_plans_without_a_look_at_the_job_tells_of_none_that_is_lost(archive, told):
+    store, other = Store(archive.url), Store(archive.url)
+    try:
+        ours, theirs = Service(store, Metrics()), Service(other, Metrics())
+        ours.create_job(codec.decode(NewJob, new_job()))
+        hook = NewWebhook(id="site", url="http://127.0.0.1:9", secret=SECRET)
+        Registry(store.database, Guard(loopback=True), retry_seconds=60).add("llama", hook)
+        store.close()  # as nobody may be connected to what is backed up
+        copy = archive.back_up()
+        ours.post_events("llama", [lost("w00")])
+        archive.restore(copy)
+        store.close()  # PostgreSQL has ended its connections
+        there = theirs.post_events("llama", [lost("w05")])
+        with pytest.raises(SetBackError):
+            told(store)
+        assert told(store) == there.received_at
+    finally:
+        store.close()
+        other.close()
+
+
+def lost(worker):
+    return Event(kind=EventKind.WORKER_FAILED, id=worker, generation=0, worker=worker)
 
 
 @pytest.mark.processes
