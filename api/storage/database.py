@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -30,6 +31,7 @@ UNIQUE_VIOLATIONS = frozenset(
 DISK_FULL = "53100"
 IS_READ_ONLY = select(or_(func.pg_is_in_recovery(), func.current_setting("default_transaction_read_only") == "on"))
 """Whether a PostgreSQL server takes nothing from this session; transactions that read say of themselves that they do only that."""
+NOW = select(func.clock_timestamp())
 GIVEN_UP = "the database gave up a read that was in the way of others: {}; try again"
 NO_ANSWER = "the database does not answer: {}"
 ONLY_READ = (
@@ -145,6 +147,18 @@ class Database:
         with self.writing() as connection:
             connection.execute(insert(RENDEZVOUS), row)
             connection.execute(delete(RENDEZVOUS).where(RENDEZVOUS.c.run == "", RENDEZVOUS.c.key == ""))
+
+    def now(self) -> datetime:
+        """The present, by the clock that all processes on this database share: the server's; for a file, its machine's.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        if self._engine.dialect.name != POSTGRESQL:
+            return datetime.now(UTC)
+        with self.reading() as connection:
+            now: datetime = connection.execute(NOW).scalar_one()
+        return now
 
     def close(self) -> None:
         """Give the connections back."""

@@ -15,7 +15,7 @@ from api.storage.database import OvertakenError
 from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.webhooks.hooks import HookKind
-from api.webhooks.moments import text_of, utc_now
+from api.webhooks.moments import text_of
 from api.webhooks.news import News, job_ended, plan_decided, plan_missing
 from api.webhooks.outbox import MOST_BEHIND, Outbox, Place, kinds_of, moved
 from kintsugi.core.ending import Ending
@@ -51,7 +51,7 @@ class Collector:
                 self._illegible.goes_on(place.job, error)
                 continue
             self._illegible.is_over(place.job)
-            now = utc_now()
+            now = self._outbox.now()
             try:
                 self._outbox.put(place, after, news, now=text_of(now), retry_until=text_of(now + self._retrying))
             except OvertakenError:

@@ -96,7 +96,7 @@ class Courier:
         """What is to be sent now, one delivery of each webhook that is not busy, leased to this process."""
         self._collector.collect()
         self._sweep()
-        now, most = utc_now(), MOST_AT_ONCE - len(busy)
+        now, most = self._outbox.now(), MOST_AT_ONCE - len(busy)
         if most <= 0 or not self._outbox.is_due(text_of(now), busy, most_of_a_job=MOST_OF_A_JOB):
             return []
         until = now + timedelta(seconds=self._manners.timeout_seconds + LEASE_MARGIN_SECONDS)
@@ -105,13 +105,14 @@ class Courier:
     def _sweep(self) -> None:
         if time.monotonic() - self._swept < SWEEP_SECONDS:
             return
-        before = text_of(utc_now() - timedelta(seconds=self._manners.keep_seconds))
+        before = text_of(self._outbox.now() - timedelta(seconds=self._manners.keep_seconds))
         if self._outbox.forget(before, most=SWEPT_AT_ONCE) < SWEPT_AT_ONCE:
             self._swept = time.monotonic()
 
     async def _deliver(self, sender: Sender, parcel: Parcel) -> None:
         try:
-            if text_of(utc_now()) > parcel.leased_until:  # others sent it, or its webhook was removed or changed
+            now = await run_sync(self._outbox.now)
+            if text_of(now) > parcel.leased_until:  # others sent it, or its webhook was removed or changed
                 self._log.warning(LEASE_IS_OVER, job=parcel.job, delivery=parcel.message_id)
                 return
             attempt = await self._attempt(sender, parcel)
@@ -143,7 +144,7 @@ class Courier:
 
     def _settle(self, parcel: Parcel, attempt: Attempt) -> float:
         """Store what an attempt led to; the seconds until the next one, 0 where there is none, or another's."""
-        now = utc_now()
+        now = self._outbox.now()
         settlement = self._manners.settlement(parcel, attempt, now)
         if not self._outbox.settle(parcel, settlement):
             self._log.info(NOT_COUNTED, delivery=parcel.message_id, error=attempt.error)

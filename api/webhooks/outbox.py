@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, insert, literal_column, or_, select, tuple_, update
@@ -90,6 +90,14 @@ class Outbox:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def now(self) -> datetime:
+        """The present, by which deliveries are due and leases end: the same for all processes.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        return self._database.now()
 
     def behind(self, after: tuple[str, str] = ("", "")) -> list[Place]:
         """Webhooks whose jobs have decisions or log entries that they were not told of, up to `MOST_BEHIND`.

@@ -145,7 +145,7 @@ class Registry:
         Raises:
             NotFoundError: there is no such delivery.
         """
-        here, now = and_(deliveries_to(job, webhook), DELIVERIES.c.event == event), utc_now()
+        here, now = and_(deliveries_to(job, webhook), DELIVERIES.c.event == event), self._database.now()
         fresh = {
             "status": DeliveryStatus.PENDING.value,
             "attempts": 0,

@@ -1,6 +1,7 @@
 """Of what goes on failing the log has few lines, and of its end one."""
 
 import itertools
+from datetime import UTC, datetime
 
 import anyio
 import pytest
@@ -57,6 +58,9 @@ class Collector:
 
 
 class Outbox:
+    def now(self):
+        return datetime.now(UTC)
+
     def forget(self, before, *, most):
         return 0
 

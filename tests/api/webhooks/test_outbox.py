@@ -262,10 +262,19 @@ def test_of_many_that_ended_so_many_are_forgotten_at_a_time_until_none_is_left(s
     monkeypatch.setattr(courier, "SWEPT_AT_ONCE", 1)
     ended(outbox)
     carrying = Courier(Collector(store, outbox, retry_seconds=60), outbox, Guard(loopback=True), Metrics(), Manners(keep_seconds=0))
-    monkeypatch.setattr(courier, "utc_now", lambda: moment_of(LAST))
+    monkeypatch.setattr(outbox, "now", lambda: moment_of(LAST))
     for left in (1, 0, 0):
         assert carrying._found(frozenset()) == []
         assert len(events_in(store)) == left
+
+
+def test_processes_whose_clocks_differ_take_no_delivery_from_each_other(store, outbox, monkeypatch):
+    found = []
+    for hours in (1, 0, 1):
+        monkeypatch.setattr(courier, "utc_now", lambda ahead=timedelta(hours=hours): utc_now() + ahead)
+        carrying = Courier(Collector(store, outbox, retry_seconds=60), outbox, Guard(loopback=True), Metrics(), Manners())
+        found += [parcel.event for parcel in carrying._found(frozenset())]
+    assert sorted(found) == ["plan_decided.1", "plan_decided.2"]
 
 
 @pytest.mark.parametrize("again", ["changed", "sent again"])
