@@ -4,6 +4,7 @@ import gzip
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 
 from kintsugi.client import Client, Patience, bounds
+from kintsugi.client.connection import LONGEST_PAUSE_SECONDS
 from kintsugi.core.errors import PROBLEM_TYPE, NotFoundError, UnavailableError
 
 
@@ -86,6 +88,18 @@ def test_an_answer_that_comes_twice_is_not_taken_for_that_to_the_next_question()
             for job in ("one", "two", "three"):
                 with pytest.raises(NotFoundError, match=f"/v1/jobs/{job}"):
                     client.job(job)
+
+
+def test_a_shorter_pause_than_the_clients_own_takes_none_of_its_patience(monkeypatch):
+    """Who is told to come back at once, by a proxy before a service that starts, would have asked for the last time then."""
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    asking = [httpx2.Response(status, headers={"Retry-After": pause}) for status, pause in ((429, "7"), (503, "0"), (503, "999"))]
+    answers = iter([*asking, httpx2.Response(204)])
+    patience = Patience(retry_seconds=1.0, longest_retry_seconds=1.0)
+    with Client("http://service", patience=patience, transport=httpx2.MockTransport(lambda _: next(answers))) as client:
+        assert client.plan_after("llama", 0) is None
+    assert pauses == [7.0, 1.0, LONGEST_PAUSE_SECONDS]
 
 
 def refusal(path):

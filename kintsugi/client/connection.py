@@ -165,12 +165,14 @@ class Connection:
         )
 
     def _pause_seconds(self, state: tenacity.RetryCallState) -> float:
-        """What the service asked for, or twice as long each time, spread by chance."""
-        error, patience = _failure(state), self.patience
-        if error.pause_seconds is not None:
-            return min(error.pause_seconds, LONGEST_PAUSE_SECONDS)
-        first, longest = patience.retry_seconds, patience.longest_retry_seconds
-        return min(longest, (tenacity.wait_exponential(multiplier=first, max=longest) + tenacity.wait_random(0.0, first))(state))
+        """Twice as long each time, spread by chance, or what the service asked for where that is longer."""
+        asked, first, longest = (
+            _failure(state).pause_seconds or 0.0,
+            self.patience.retry_seconds,
+            self.patience.longest_retry_seconds,
+        )
+        own = (tenacity.wait_exponential(multiplier=first, max=longest) + tenacity.wait_random(0.0, first))(state)
+        return max(min(longest, own), min(asked, LONGEST_PAUSE_SECONDS))
 
     def _tell_of_retry(self, state: tenacity.RetryCallState) -> None:
         told, attempt, now = _failure(state).message, state.attempt_number + 1, time.monotonic()
