@@ -22,6 +22,12 @@ FAILURES = (
 GONE = 410
 CONNECTED = "http11.send_request_headers.started"
 """Httpcore's event between a connection, its encryption included, and the first letter that is sent on it."""
+STREAMS = ("connect_tcp.complete", "start_tls.complete")
+"""How the names of its events end that give what is read from."""
+MOST_HEAD_BYTES = 32_768
+"""That a receiver may say up to the end of its answer's head."""
+READ_BYTES = 4_096
+"""Of these at a time: while they are parsed nobody else is served."""
 
 
 class TakenBackError(Exception):
@@ -80,7 +86,9 @@ class Sender:
             KintsugiError: that `may_send` raised.
         """
 
-        async def ask(event: str, _details: Mapping[str, Any]) -> None:
+        async def ask(event: str, details: Mapping[str, Any]) -> None:
+            if event.endswith(STREAMS):
+                _bound(details["return_value"])
             if event == CONNECTED and not await may_send():
                 raise TakenBackError
 
@@ -95,6 +103,21 @@ class Sender:
             return Attempt(error=f"{error.value} {error.message}")
         except FAILURES as error:
             return Attempt(error=_words(error))
+
+
+def _bound(stream: Any) -> None:
+    """Have no more be read than the head of an answer takes: provisional answers (1xx) before it would go on for ever."""
+    read, left = stream.read, MOST_HEAD_BYTES
+
+    async def read_on(max_bytes: int, timeout: float | None = None) -> bytes:
+        nonlocal left
+        if left <= 0:
+            raise httpcore2.ReadError(f"the receiver says more than {MOST_HEAD_BYTES} bytes without an answer")
+        part: bytes = await read(min(max_bytes, READ_BYTES), timeout)
+        left -= len(part)
+        return part
+
+    stream.read = read_on
 
 
 def _words(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 
 import anyio
@@ -178,3 +179,20 @@ async def test_an_answer_that_is_no_http():
             attempt = await sender.send(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "{}")
     assert attempt.status is None
     assert attempt.error
+
+
+async def test_a_receiver_that_says_for_ever_that_it_will_answer_is_hung_up_on_before_it_holds_up_others():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                while True:
+                    connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        async with Sender(Guard(loopback=True), timeout_seconds=10, most_at_once=1) as sender:
+            attempt = await sender.send(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "{}")
+        thread.join(PATIENCE_SECONDS)
+    assert (attempt.status, attempt.error) == (None, "the receiver says more than 32768 bytes without an answer")
