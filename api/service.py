@@ -37,8 +37,6 @@ __all__ = ["Service", "utc_now"]
 
 Room = Callable[[Membership, Sequence[Event]], None]
 """Raises where a job that has this membership may not take these events in."""
-
-
 RoomForJob = Callable[[NewJob], None]
 """Raises where there may be no further job like this one."""
 
