@@ -53,7 +53,7 @@ import threading
 from api.service import Service
 from kintsugi.cli import main, serve
 serve.LEAVING_SECONDS = 0.1
-def search(*_):
+def search(*_, **__):
     print("searching", flush=True)
     threading.Event().wait()
 Service.create_job = search
