@@ -217,7 +217,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         below some number does that under every strategy.
 
         Raises:
-            CommunicationError: a worker is gone.
+            CommunicationError: a worker is gone, or lacks the last step: `adopt` a new membership, and call this again.
         """
         try:
             while self._rounds is not None:
@@ -226,6 +226,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
                     break
                 self._follow(agreed)  # as the others do who still train
             self._leave()
+            self._replica.conclude()  # whoever lacks the last step has others to adopt it from
         finally:
             self.close()
 

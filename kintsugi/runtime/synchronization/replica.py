@@ -163,6 +163,14 @@ class Replica:
         if self._reporting is None:
             self._reporting = self._transport.begin_sum(self.report(num_steps=self.num_steps + 1).tensor())
 
+    def conclude(self) -> None:
+        """Wait for all who train no further either; where a synchronous step begins instead, its first sum is this one.
+
+        Raises:
+            CommunicationError: a worker is gone.
+        """
+        self._transport.begin_sum(self.report(is_done=True).tensor()).wait()
+
     def apply(
         self, *, model: Tensor | None = None, gradients: Sequence[Tensor | None] | None = None, matches_synchronous: bool = False
     ) -> None:

@@ -1,5 +1,6 @@
 """Steps are atomic: an interrupted one is taken again by the workers that are left; strategies change alike on all of them."""
 
+import threading
 from contextlib import suppress
 
 import pytest
@@ -17,6 +18,7 @@ from kintsugi.runtime.synchronization import (
 )
 from kintsugi.runtime.synchronization.monitor import Totals
 from kintsugi.runtime.synchronization.policies import Choice, Policy
+from tests.patience import PATIENCE_SECONDS
 from tests.runtime.synchronization.workers import (
     Loss,
     adam,
@@ -263,6 +265,53 @@ def test_workers_wait_for_each_other_at_the_end():
     outcomes = crew(2, main)
     assert is_equal([model for model, _ in outcomes])
     assert [steps for _, steps in outcomes] == [23, 23]
+
+
+def test_nobody_finishes_while_another_worker_lacks_the_last_step():
+    """It lost the connection in a sum that the other one got to its end, who has applied the step."""
+    optimizers: dict[int, SynchronizedOptimizer] = {}
+    is_applied = threading.Event()
+
+    def main(rank, link):
+        is_armed, model = [], model_of()
+
+        def lose(tensor: torch.Tensor) -> None:
+            if rank == 1 and is_armed and tensor.numel() == NUM_NUMBERS:
+                raise RuntimeError("connection closed by peer")
+
+        optimizers[rank] = optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), losing(link, "both", rank, 2, lose))
+        train_step(model, optimizer, 0, rank, 2)
+        is_armed.append(True)
+        backward(model, optimizer, 1, rank, 2)
+        if rank == 0:
+            optimizer.step()
+            is_applied.set()
+        with pytest.raises(CommunicationError):
+            (optimizer.finish if rank == 0 else optimizer.step)()
+        assert is_applied.wait(PATIENCE_SECONDS)
+        optimizers[0]._replica.transport.abort()  # as it finds rank 1 gone
+        assert optimizer.adopt(link.transport("again", rank, 2)) == (rank == 1)
+        optimizer.finish()
+        return model
+
+    assert is_equal(crew(2, main))
+
+
+def test_who_finishes_synchronous_training_too_early_is_gone_for_the_others():
+    """Sums that do not fit each other would end a process by force."""
+
+    def main(rank, link):
+        model = model_of()
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("both", rank, 2))
+        train_step(model, optimizer, 0, rank, 2)
+        if rank == 0:
+            optimizer.finish()
+            return
+        with pytest.raises(CommunicationError):
+            train_step(model, optimizer, 1, rank, 2)
+        optimizer.close()
+
+    crew(2, main)
 
 
 def test_threads_report_their_errors():
