@@ -137,7 +137,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *BOTH])
 def test_a_signal_to_the_whole_process_group_ends_the_job_and_no_worker_on_the_spot(tmp_path, number):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

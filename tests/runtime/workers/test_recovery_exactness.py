@@ -66,12 +66,12 @@ def test_a_worker_is_killed_between_two_microbatches(policy):
     mended((2, 3), policy, fail_at(1, "w01", "backward", microbatch=2))
 
 
-@pytest.mark.parametrize("point", ["step", "applied"])
+@pytest.mark.parametrize("point", ["step", "forward", "commit", "applied"])
 def test_a_worker_is_killed_in_the_first_step(point):
     mended((2, 3), Policy.DYNAMIC_PARALLELISM, fail_at(0, "w00", point))
 
 
-@combined("policy, point", POLICIES, ("backward", "commit", "applied"))
+@combined("policy, point", POLICIES[::-1], IN_STEP)
 def test_a_worker_is_killed_in_the_last_step(policy, point):
     mended((2, 3), policy, fail_at(NUM_STEPS - 1, "w05", point))
 
@@ -130,7 +130,7 @@ def test_what_samples_layers_and_losses_draw_is_the_same_on_every_stage_and_in_a
     assert_same(run(drawing_job, request, fail_at(1, "w05", "backward"), fail_at(3, "w00", "commit")), whole)
 
 
-@pytest.mark.parametrize("point", ["reduce", "applied"])
+@pytest.mark.parametrize("point", ["backward", "reduce", "commit", "applied"])
 def test_sums_over_unequally_many_are_divided_by_how_many_the_whole_step_has(point):
     whole = run(counted_job, request_for(counted_job(), 1, 1))
     request = request_for(counted_job(), 2, 3, Policy.DATA_REROUTING)
