@@ -33,7 +33,7 @@ from kintsugi.core.codec import dumps
 from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
-from kintsugi.core.parent import end_with_parent, first_parent
+from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore
 from kintsugi.runtime.checkpoints.committing import commit_parts
@@ -106,7 +106,7 @@ class PlainRun:
         if dist.is_initialized():
             require_sums_in_host_memory()
         if _LAUNCHED in os.environ:  # else ranks of a launcher that was killed train on, and keep the next life from the folder
-            end_with_parent(signal.SIGKILL, first_parent())  # which may have ended while models were built
+            end_with_parent(signal.SIGKILL)  # at once where that one was killed while models were built
         self.num_steps = num_steps
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
