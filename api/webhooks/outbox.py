@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, insert, literal_column, or_, select, tuple_, update
@@ -60,17 +62,18 @@ class Parcel:
     @property
     def message_id(self) -> str:
         """The same at every attempt, and of no other news, also where the database was set back in between."""
-        news = self.event
-        with suppress(LookupError, TypeError, ValueError):
-            news = json.loads(self.body)["id"]
-        return f"{self.job}.{self.webhook}.{news}"
+        return f"{self.job}.{self.webhook}.{self._told('id') or self.event}"
 
     @property
     def generation(self) -> int | None:
         """Of the job when it happened; None where the body is not as it was stored."""
+        generation: int | None = self._told("data", "generation")
+        return generation
+
+    def _told(self, *names: str) -> Any:
+        """What stands in the body under these names, one within the other; None where it is not as it was stored."""
         with suppress(LookupError, TypeError, ValueError):
-            generation: int = json.loads(self.body)["data"]["generation"]
-            return generation
+            return reduce(getitem, names, json.loads(self.body))
         return None
 
 
