@@ -96,8 +96,11 @@ class Courier:
         """What is to be sent now, one delivery of each webhook that is not busy, leased to this process."""
         self._collector.collect()
         self._sweep()
-        now, most = self._outbox.now(), MOST_AT_ONCE - len(busy)
-        if most <= 0 or not self._outbox.is_due(text_of(now), busy, most_of_a_job=MOST_OF_A_JOB):
+        most = MOST_AT_ONCE - len(busy)
+        if most <= 0:
+            return []
+        now = self._outbox.now()
+        if not self._outbox.is_due(text_of(now), busy, most_of_a_job=MOST_OF_A_JOB):
             return []
         until = now + timedelta(seconds=self._manners.timeout_seconds + LEASE_MARGIN_SECONDS)
         return self._outbox.lease(text_of(now), text_of(until), uuid4().hex, most=most, most_of_a_job=MOST_OF_A_JOB, skipped=busy)
