@@ -166,11 +166,8 @@ class Connection:
 
     def _pause_seconds(self, state: tenacity.RetryCallState) -> float:
         """Twice as long each time, spread by chance, or what the service asked for where that is longer."""
-        asked, first, longest = (
-            _failure(state).pause_seconds or 0.0,
-            self.patience.retry_seconds,
-            self.patience.longest_retry_seconds,
-        )
+        asked = _failure(state).pause_seconds or 0.0
+        first, longest = self.patience.retry_seconds, self.patience.longest_retry_seconds
         own = (tenacity.wait_exponential(multiplier=first, max=longest) + tenacity.wait_random(0.0, first))(state)
         return max(min(longest, own), min(asked, LONGEST_PAUSE_SECONDS))
 

@@ -1,7 +1,6 @@
 """Of what goes on failing the log has few lines, and of its end one."""
 
 import itertools
-from datetime import UTC, datetime
 
 import anyio
 import pytest
@@ -12,6 +11,7 @@ from api.outages import REMINDER_SECONDS, Outage
 from api.webhooks import courier
 from api.webhooks.guard import Guard
 from api.webhooks.manners import Manners
+from api.webhooks.moments import utc_now
 from kintsugi.core.errors import UnavailableError
 
 AWAY = UnavailableError("the database does not answer")
@@ -58,8 +58,7 @@ class Collector:
 
 
 class Outbox:
-    def now(self):
-        return datetime.now(UTC)
+    now = staticmethod(utc_now)
 
     def forget(self, before, *, most):
         return 0

@@ -24,7 +24,7 @@ from api.webhooks.outbox import Outbox
 from api.webhooks.registry import Registry
 from kintsugi.core import codec
 from kintsugi.core.errors import NotFoundError, UnavailableError
-from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.membership import Event
 from tests.api.overlay.test_routes import JOINED, OVERLAY, join
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.storage.test_durability import assert_whole, serving
@@ -280,20 +280,16 @@ def test_who_tells_of_plans_without_a_look_at_the_job_tells_of_none_that_is_lost
         Registry(store.database, Guard(loopback=True), retry_seconds=60).add("llama", hook)
         store.close()  # as nobody may be connected to what is backed up
         copy = archive.back_up()
-        ours.post_events("llama", [lost("w00")])
+        ours.post_events("llama", [codec.decode(Event, event("ours", 0, "w00"))])
         archive.restore(copy)
         store.close()  # PostgreSQL has ended its connections
-        there = theirs.post_events("llama", [lost("w05")])
+        there = theirs.post_events("llama", [codec.decode(Event, event("theirs", 0, "w05"))])
         with pytest.raises(SetBackError):
             told(store)
         assert told(store) == there.received_at
     finally:
         store.close()
         other.close()
-
-
-def lost(worker):
-    return Event(kind=EventKind.WORKER_FAILED, id=worker, generation=0, worker=worker)
 
 
 @pytest.mark.processes
