@@ -93,6 +93,7 @@ class _Asked:
     """The `Idempotency-Key` that it came with, if any."""
     digest: str
     at: datetime
+    """In UTC, by the clock that all processes on the database share, for their texts are compared."""
 
     def made(self, connection: Connection) -> int | None:
         """The version that it made when it was asked for before; None where it did nothing yet.
@@ -152,7 +153,7 @@ class Meetings:
             ConflictError: the idempotency key came with another write.
             OvertakenError: other writers were in the way twice; ask again.
         """
-        asked = _asked(run, key, idempotency_key, codec.digest(write))
+        asked = self._asked(run, key, idempotency_key, codec.digest(write))
         return _done(lambda: self._put(asked, write))
 
     def drop(self, run: str, key: str, idempotency_key: str | None = None) -> None:
@@ -162,8 +163,12 @@ class Meetings:
             ConflictError: the idempotency key came with another write.
             OvertakenError: other writers were in the way twice; ask again.
         """
-        asked = _asked(run, key, idempotency_key, DROPPED)
+        asked = self._asked(run, key, idempotency_key, DROPPED)
         _done(lambda: self._drop(asked))
+
+    def _asked(self, run: str, key: str, idempotency_key: str | None, digest: str) -> _Asked:
+        own, at = own_key(idempotency_key), self._database.now().astimezone(UTC)
+        return _Asked(run=run, key=key, own_key=own, digest=digest, at=at)
 
     def _put(self, asked: _Asked, write: MeetingWrite) -> Meeting:
         with self._database.writing() as connection:
@@ -192,10 +197,6 @@ def _done(write: Callable[[], T]) -> T:
         return write()
     except OvertakenError:
         return write()
-
-
-def _asked(run: str, key: str, idempotency_key: str | None, digest: str) -> _Asked:
-    return _Asked(run=run, key=key, own_key=own_key(idempotency_key), digest=digest, at=datetime.now(UTC))
 
 
 def _at(table: Table, run: str, key: str) -> ColumnElement[bool]:

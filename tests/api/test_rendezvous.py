@@ -3,7 +3,7 @@
 import base64
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import func, select
@@ -18,6 +18,12 @@ from api.storage.tables import RENDEZVOUS_WRITES
 pytestmark = pytest.mark.both_databases
 
 PLACE = "/v1/rendezvous/run/count"
+
+
+class Ahead(datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(hours=1)
 
 
 def put(client, value, expected, key=None):
@@ -78,6 +84,13 @@ def test_another_service_on_the_database_knows_the_write_too(settings):
     with TestClient(create_app(settings)) as other:
         assert put(other, b"1", 0, "a").json()["is_set"]
         assert content(other) == b"2"
+
+
+def test_a_write_is_known_also_after_one_at_a_service_whose_own_clock_is_ahead(client, monkeypatch):
+    put(client, b"1", 0, "a")
+    monkeypatch.setattr(rendezvous, "datetime", Ahead)
+    put(client, b"2", 1, "b")
+    assert put(client, b"1", 0, "a").json()["is_set"]
 
 
 def test_writes_are_forgotten_once_nobody_asks_for_them_again(client, database_url, monkeypatch):
