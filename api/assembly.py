@@ -20,6 +20,7 @@ from api.overlay.assembly import overlays_of
 from api.service import Service
 from api.settings import Settings
 from api.spans import SPANS
+from api.storage.shared_clock import SharedClock
 from api.storage.store import Store
 from api.waiting.feed import Feed
 from api.waiting.hearsay import Hearsay
@@ -53,6 +54,7 @@ class Parts:
     """Everything that one application consists of."""
 
     store: Store
+    clock: SharedClock
     desk: Desk
     background: tuple[Background, ...]
     ahead: Contingencies | None
@@ -72,6 +74,7 @@ class Parts:
             SPANS.start(endpoint)
         try:
             await run_sync(self.store.open)
+            await run_sync(self.clock.look)
             await run_sync(self.desk.access.open)
             await run_sync(self.desk.overlays.restore, self.desk.settings)
             async with self._working():
@@ -105,7 +108,8 @@ def assembled(settings: Settings) -> Parts:
     """
     store, metrics, server = Store(settings.database_url), Metrics(), fork_server()
     workshop, ahead = Workshop(settings.planning_processes, server), _ahead(settings, store, server)
-    service = Service(store, metrics, ahead=ahead, workshop=workshop)
+    clock = SharedClock(store.database)
+    service = Service(store, metrics, now=clock.now, ahead=ahead, workshop=workshop)
     access, hooks, feed = access_of(settings, store.database), webhooks_of(settings, store, metrics), Feed(store)
 
     def write(job: str, work: Callable[..., Any], *args: Any) -> Awaitable[Any]:
@@ -139,8 +143,8 @@ def assembled(settings: Settings) -> Parts:
     )
     _count(desk, ahead)
     told = (desk.watch, desk.overlays, desk.streams.tail, desk.heartbeats)
-    beside = (*told, desk.deadlines, Lookout(store, desk.forget), hooks.courier, access.auditor)
-    return Parts(store=store, desk=desk, background=beside, ahead=ahead, workshop=workshop, fork_server=server)
+    beside = (*told, clock, desk.deadlines, Lookout(store, desk.forget), hooks.courier, access.auditor)
+    return Parts(store=store, clock=clock, desk=desk, background=beside, ahead=ahead, workshop=workshop, fork_server=server)
 
 
 def _ahead(settings: Settings, store: Store, server: ForkServer) -> Contingencies | None:
