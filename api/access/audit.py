@@ -17,12 +17,12 @@ from anyio.to_thread import run_sync
 from sqlalchemy import Connection, func, insert, select, text
 
 from api.http.cursors import Cursors
+from api.moments import text_of, utc_now
 from api.outages import Outage
 from api.storage.database import Database
 from api.storage.engines import POSTGRESQL
 from api.storage.sweeping import sweep
 from api.storage.tables import AUDIT
-from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.profile import PYDANTIC_CONFIG
 

@@ -16,8 +16,8 @@ from api.access.callers import Caller, calling
 from api.access.needs import READING, Need, need_of
 from api.access.targets import Operation, Target, operations_of, target_of
 from api.access.tokens import LOOSE_SECRET, InsufficientScopeError, Token, redacted
+from api.moments import text_of, utc_now
 from api.problems import CLIENT_GONE, REQUEST_ID, TEMPLATE, problem_of
-from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import ForbiddenError, InvalidInputError, KintsugiError, UnauthenticatedError
 
 POLICY_VIOLATION = 1008

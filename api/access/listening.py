@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 from api.access.assembly import Access
 from api.access.tokens import Token
 from api.access.vault import CACHED_SECONDS, Vault
-from api.webhooks.moments import moment_of, text_of, utc_now
+from api.moments import moment_of, text_of, utc_now
 from kintsugi.core.errors import NotFoundError, UnavailableError
 
 

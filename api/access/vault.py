@@ -11,10 +11,10 @@ from sqlalchemy import Row, insert, or_, select, update
 
 from api.access.tokens import IssuedToken, NewToken, Scope, Token, TokenPage, digest_of, id_in, new_id, new_secret
 from api.http.cursors import Cursors
+from api.moments import text_of, utc_now
 from api.storage.database import Database, TakenError
 from api.storage.recent import Recent
 from api.storage.tables import TOKENS
-from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import InvalidInputError, NotFoundError
 
 CACHED_TOKENS = 1_024

@@ -2,13 +2,13 @@
 
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import anyio
 from anyio.to_thread import run_sync
 
+from api.moments import text_of, utc_now
 from api.storage.database import Database
-from api.webhooks.moments import text_of
 from kintsugi.core.errors import UnavailableError
 
 LOOK_SECONDS = 1.0
@@ -22,7 +22,7 @@ class SharedClock:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._anchor = datetime.now(UTC), time.monotonic()
+        self._anchor = utc_now(), time.monotonic()
         self._closing = anyio.Event()
 
     def now(self) -> str:
@@ -35,9 +35,12 @@ class SharedClock:
         Raises:
             UnavailableError: the database does not answer; the clock goes on.
         """
+        asked_at = time.monotonic()
         shared = self._database.now()
-        if abs(shared - self._present()) > TOLERATED:
-            self._anchor = shared, time.monotonic()
+        answered_at = time.monotonic()
+        waited = timedelta(seconds=answered_at - asked_at)  # in which it was what it says, sooner or later
+        if not -TOLERATED <= self._present() - shared <= TOLERATED + waited:
+            self._anchor = shared, answered_at
 
     def close(self) -> None:
         """End the looking."""

@@ -9,13 +9,13 @@ from datetime import timedelta
 from itertools import zip_longest
 
 from api.jobs.history import Entry
+from api.moments import text_of
 from api.outages import Outages
 from api.pages import ending_record
 from api.storage.database import OvertakenError
 from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.webhooks.hooks import HookKind
-from api.webhooks.moments import text_of
 from api.webhooks.news import News, job_ended, plan_decided, plan_missing
 from api.webhooks.outbox import MOST_BEHIND, Outbox, Place, kinds_of, moved
 from kintsugi.core.ending import Ending

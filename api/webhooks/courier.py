@@ -11,12 +11,12 @@ from anyio.to_thread import run_sync
 from structlog.contextvars import bound_contextvars
 
 from api.metrics import Metrics
+from api.moments import moment_of, text_of, utc_now
 from api.outages import Outage
 from api.webhooks.collector import Collector
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import DeliveryStatus
 from api.webhooks.manners import Manners
-from api.webhooks.moments import moment_of, text_of, utc_now
 from api.webhooks.news import CONTENT_TYPE
 from api.webhooks.outbox import Outbox, Parcel
 from api.webhooks.sender import Attempt, Sender, TakenBackError

@@ -4,8 +4,8 @@ import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from api.moments import text_of
 from api.webhooks.hooks import DeliveryStatus
-from api.webhooks.moments import text_of
 from api.webhooks.outbox import LONGEST_PAUSE_SECONDS, Parcel, Settlement
 from api.webhooks.sender import Attempt
 from kintsugi.core.pauses import doubled_seconds

@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, insert, literal_column, or_, select, tuple_, update
 
+from api.moments import moment_of, text_of
 from api.storage.database import Database
 from api.storage.legible import legible
 from api.storage.sweeping import sweep
 from api.storage.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
 from api.webhooks.hooks import DeliveryStatus, HookKind
-from api.webhooks.moments import moment_of, text_of
 from api.webhooks.news import News
 
 KINDS_SEPARATOR = " "

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, inser
 
 from api.access.callers import caller, own_key
 from api.http.cursors import Cursors
+from api.moments import text_of, utc_now
 from api.problems import PreconditionFailedError
 from api.storage.database import Database, OvertakenError
 from api.storage.legible import legible
@@ -23,7 +24,6 @@ from api.webhooks.hooks import (
     WebhookList,
     WebhookTarget,
 )
-from api.webhooks.moments import text_of, utc_now
 from api.webhooks.outbox import KINDS_SEPARATOR, RELEASED, deliveries_to, kinds_of
 from api.webhooks.urls import receiver_of, split_url
 from kintsugi.core.errors import ConflictError, NotFoundError

@@ -9,11 +9,11 @@ from rich.table import Table
 
 from api.access.tokens import LONGEST_LIFE_SECONDS, IssuedToken, NewToken, Scope, Token
 from api.access.vault import Vault
+from api.moments import text_of, utc_now
 from api.settings import settings_of
 from api.storage.database import Database
 from api.storage.store import Store
 from api.storage.upgrade import require_current, upgrade
-from api.webhooks.moments import text_of, utc_now
 from kintsugi.cli.output import Format, print_json, to_the_second
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import checks

@@ -7,11 +7,11 @@ import pytest
 import structlog
 
 from api.metrics import Metrics
+from api.moments import utc_now
 from api.outages import REMINDER_SECONDS, Outage
 from api.webhooks import courier
 from api.webhooks.guard import Guard
 from api.webhooks.manners import Manners
-from api.webhooks.moments import utc_now
 from kintsugi.core.errors import UnavailableError
 
 AWAY = UnavailableError("the database does not answer")

@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 
 from api.access.audit import Auditor, AuditRecord
 from api.app import create_app
+from api.moments import text_of, utc_now
 from api.settings import Settings
 from api.storage.database import Database
 from api.storage.tables import AUDIT
-from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import UnavailableError
 from tests.api.access.world import OWN, guarded
 from tests.api.requests import event

@@ -11,10 +11,10 @@ from api.access import listening
 from api.access.assembly import access_of
 from api.access.listening import while_usable
 from api.access.tokens import NewToken
+from api.moments import moment_of
 from api.settings import Settings
 from api.storage.database import Database
 from api.storage.tables import TOKENS
-from api.webhooks.moments import moment_of
 from kintsugi.core.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio

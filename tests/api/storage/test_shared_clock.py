@@ -7,9 +7,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.moments import moment_of
 from api.storage.database import Database
 from api.storage.shared_clock import SharedClock
-from api.webhooks.moments import moment_of
 from tests.api.requests import EVENTS, JOB, event, new_job
 
 WAITS = {"requires_approval": True, "approval_timeout_seconds": 600.0, "on_approval_timeout": "approve"}
@@ -25,11 +25,8 @@ def test_no_plan_is_approved_in_vain_where_a_services_own_clock_is_ahead(setting
         one.post("/v1/jobs", json=new_job(handling=WAITS))
         assert one.post(EVENTS, json=event("a", 0, "w00")).status_code == 200
 
-    class Ahead(datetime):
-        now = staticmethod(lambda tz=None: datetime.now(tz) + timedelta(hours=1))
-
-    for module in ("api.jobs.clock", "api.storage.shared_clock"):
-        monkeypatch.setattr(f"{module}.datetime", Ahead)
+    for module in ("api.moments", "api.storage.shared_clock"):
+        monkeypatch.setattr(f"{module}.utc_now", an_hour_ahead)
     with TestClient(create_app(settings)) as other:
         assert other.app.state.desk.service.expire("llama").deadline is not None
         assert other.get(f"{JOB}/plans/1").json()["standing"]["status"] == "proposed"

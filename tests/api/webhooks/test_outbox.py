@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from api.metrics import Metrics
+from api.moments import moment_of, text_of, utc_now
 from api.schemas import NewJob
 from api.service import Service
 from api.storage.database import Database
@@ -19,7 +20,6 @@ from api.webhooks.courier import Courier
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import DeliveryStatus, HookKind, NewWebhook, WebhookTarget
 from api.webhooks.manners import Manners
-from api.webhooks.moments import moment_of, text_of, utc_now
 from api.webhooks.news import News
 from api.webhooks.outbox import Outbox, Place, Settlement, moved
 from api.webhooks.registry import Registry
