@@ -4,10 +4,12 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TypeVar
 
 from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.core.logs import get_logger
@@ -15,9 +17,11 @@ from kintsugi.core.replacing import replacing
 from kintsugi.runtime.clerk import Clerk, hung_named
 from kintsugi.runtime.layout import JOURNALS
 
+T = TypeVar("T")
+
 _BYTES = 4 << 20
 _ANSWER_SECONDS = 60.0
-"""For a disk to say whether a folder is there."""
+"""For a disk to say whether a folder is there, or what lies in it."""
 _PRIVATE = 0o700
 
 
@@ -55,6 +59,22 @@ def _measured(folder: Path) -> DiskRates:
     return DiskRates(_BYTES / max(written - began, 1e-9), _BYTES / max(read - written, 1e-9))
 
 
+def answer_of(folder: Path, call: Callable[[], T], *, field: str = "run", seconds: float | None = None) -> T:
+    """What comes of a call that needs the disk of `folder`, which is waited for a minute, or `seconds`.
+
+    Where it answers no thread is left.
+
+    Raises:
+        UnavailableError: it hangs; `field` is what the folder was named as.
+    """
+    clerk = Clerk("folder")
+    try:
+        with hung_named(folder, "or name another one", field=field):
+            return clerk.asked_alone(call, _ANSWER_SECONDS if seconds is None else seconds)
+    finally:
+        clerk.close(0.0)
+
+
 def make_folder(folder: Path, field: str) -> None:
     """Make a folder that somebody named, and its parents, where they are missing.
 
@@ -83,12 +103,7 @@ def make_run_folder(folder: Path, field: str) -> None:
         if (folder / JOURNALS).exists():  # else who holds the run makes it
             make_folder(folder / JOURNALS, field)
 
-    clerk = Clerk("folder")
-    try:
-        with hung_named(folder, "or name another one", field=field):
-            clerk.asked(make, _ANSWER_SECONDS)
-    finally:
-        clerk.close(0.0)
+    answer_of(folder, make, field=field)
 
 
 def make_private(folder: Path, field: str) -> None:

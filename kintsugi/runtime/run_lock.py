@@ -13,6 +13,7 @@ from typing import Self
 
 from kintsugi.core.errors import ConflictError, InvalidInputError, cause_of
 from kintsugi.core.logs import get_logger
+from kintsugi.runtime.disk import answer_of
 from kintsugi.runtime.layout import LIFE_LOCK
 
 _TAKEN = (errno.EACCES, errno.EAGAIN)
@@ -86,7 +87,11 @@ class RunLock(AbstractContextManager["RunLock"]):
         Raises:
             ConflictError: another process holds it.
             InvalidInputError: the disk is full or broken, or something else has its name.
+            UnavailableError: it hangs.
         """
+        answer_of(self._folder, self._take, field=self._field)
+
+    def _take(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)

@@ -124,6 +124,7 @@ def train(
             or fewer layers, a fault would never strike, the policy would mend none, or the job's device is not there, or not for
             the transport.
         ConflictError: another life of the run goes on in its folder, or another job's actions are recorded in the one for them.
+        UnavailableError: the disk of the run hangs, or gives none of the checkpoints that are there.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """

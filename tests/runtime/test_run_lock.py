@@ -1,15 +1,18 @@
 """One process at a time has a run's folder; whoever comes second is told who that is."""
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from kintsugi.core.errors import ConflictError, InvalidInputError
+from kintsugi.core.errors import ConflictError, InvalidInputError, UnavailableError
+from kintsugi.runtime import disk
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.layout import JOURNALS, LIFE_LOCK, SUPERVISOR_LOCK, TRACE_LOCK
@@ -20,6 +23,7 @@ from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.train import train
 from tests.patience import PATIENCE_SECONDS
+from tests.runtime.hung_disk import await_threads
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
 
@@ -167,3 +171,13 @@ def test_a_second_supervisor_is_refused(tmp_path):
         Supervisor(command=["true"], run=tmp_path).supervise()
     holder.kill()
     assert Supervisor(command=["true"], run=tmp_path).supervise().stopped_because == ""
+
+
+def test_a_folder_whose_disk_hangs_is_told(tmp_path, monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(fcntl, "lockf", lambda *_: answers.wait(PATIENCE_SECONDS))
+    with pytest.raises(UnavailableError, match=r"folder: has not answered for 0.1 s: mend what its disk is on, or name"):
+        RunLock(tmp_path, field="folder").take()
+    answers.set()
+    await_threads("folder")

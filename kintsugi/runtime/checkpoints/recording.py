@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from estimator.interval import daly_interval_seconds
@@ -13,7 +14,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
 from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore
-from kintsugi.runtime.disk import disk_rates
+from kintsugi.runtime.disk import answer_of, disk_rates
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.models import TrainingJob, seed_for
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, next_life
@@ -74,13 +75,20 @@ class RunOptions:
 
     @classmethod
     def of(cls, job: TrainingJob, folder: Path, *, mtbf_seconds: float, checkpoints: CheckpointOptions) -> "RunOptions":
-        """The next life of a job in `folder`."""
+        """The next life of a job in `folder`.
+
+        Raises:
+            InvalidInputError: it holds another job's journals.
+            UnavailableError: its disk hangs.
+        """
         return cls(
             folder=folder.absolute(),
             geometry=geometry_of(job),
             job=_digest(job),
             about=_described(job),
-            life=next_life(folder / JOURNALS, geometry_of(job)),
+            life=answer_of(
+                folder, partial(next_life, folder / JOURNALS, geometry_of(job)), seconds=checkpoints.disk_timeout_seconds
+            ),
             mtbf_seconds=mtbf_seconds,
             checkpoints=checkpoints,
         )
@@ -150,10 +158,14 @@ def expected_recovery(profile: Profile, settings: JobSettings, options: RunOptio
     """What plans reckon with before a checkpoint was written: the interval, and the rate at which one is read.
 
     A checkpoint is taken to cost what one copy of the state takes to the disk; without a folder there are none.
+
+    Raises:
+        UnavailableError: the disk hangs.
     """
     if options is None:
         return replace(profile.recovery, checkpoint_interval_seconds=None)
-    rates = disk_rates(options.folder)
+    folder = options.folder
+    rates = answer_of(folder, partial(disk_rates, folder), seconds=options.checkpoints.disk_timeout_seconds)
     every = options.checkpoints.every_steps
     if every is not None:
         passes = sum(layer.forward_seconds + layer.backward_seconds for layer in profile.layers)

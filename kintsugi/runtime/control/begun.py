@@ -15,6 +15,8 @@ from kintsugi.runtime.disk import replace_whole
 FILE = "jobs.json"
 _WRITE_SECONDS = 5.0
 """For it to be on the disk, after which the job goes on without."""
+_ANSWER_SECONDS = 60.0
+"""For the disk to give it, after which it is not known what is in it."""
 
 
 class BegunJobs:
@@ -84,11 +86,11 @@ class BegunJobs:
 
     def _read(self) -> dict[str, bool]:
         try:
-            stored = json.loads(self._path.read_text())
+            stored = json.loads(self._clerk.asked_alone(self._path.read_text, _ANSWER_SECONDS))
             return {str(job): bool(is_over) for job, is_over in stored["is_over"].items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        except (OSError, HungError, ValueError, TypeError, LookupError, AttributeError) as error:
             self._log.warning("it is not known which jobs this run began before", file=str(self._path), reason=str(error))
             return {}
 

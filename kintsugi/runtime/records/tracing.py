@@ -27,7 +27,7 @@ from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.clerk import Clerk, HungError
-from kintsugi.runtime.disk import make_folder
+from kintsugi.runtime.disk import answer_of, make_folder
 from kintsugi.runtime.layout import TRACE_LOCK
 from kintsugi.runtime.run_lock import RunLock
 
@@ -57,8 +57,9 @@ class TraceOptions:
 
         Raises:
             InvalidInputError: the folder cannot be made.
+            UnavailableError: its disk hangs.
         """
-        make_folder(self.folder / TRACES, "trace")
+        answer_of(self.folder, partial(make_folder, self.folder / TRACES, "trace"), field="trace")
         return RunLock(self.folder / TRACES, TRACE_LOCK, field="trace")
 
     def describe(self, profile: Profile, cluster: Cluster) -> None:
@@ -66,7 +67,11 @@ class TraceOptions:
 
         Raises:
             InvalidInputError: the folder cannot be written to, or holds another run's actions.
+            UnavailableError: its disk hangs.
         """
+        answer_of(self.folder, partial(self._describe, profile, cluster), field="trace")
+
+    def _describe(self, profile: Profile, cluster: Cluster) -> None:
         folder = self.folder / TRACES
         if any(folder.glob(f"*{SUFFIX}")):
             raise InvalidInputError("holds the actions of another run; take a new folder", field="trace", value=str(self.folder))

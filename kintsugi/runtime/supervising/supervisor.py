@@ -24,11 +24,11 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import ConflictError, InvalidInputError
+from kintsugi.core.errors import ConflictError, InvalidInputError, UnavailableError
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.clerk import Clerk, HungError
-from kintsugi.runtime.disk import make_folder, replace_whole
+from kintsugi.runtime.disk import answer_of, make_folder, replace_whole
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST, LIFE_LOCK, SUPERVISOR, SUPERVISOR_LOCK
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervision import (
@@ -87,15 +87,15 @@ class Supervisor:
         Raises:
             InvalidInputError: there is no command, or the folder of the run cannot be written to.
             ConflictError: another supervisor is at work there.
+            UnavailableError: its disk hangs.
         """
         if not self.command:
             raise InvalidInputError("is missing; write it after --", field="command")
-        make_folder(self.run, "run")
+        answer_of(self.run, partial(make_folder, self.run, "run"))
         with RunLock(self.run, SUPERVISOR_LOCK):
-            return self._supervise()
+            return self._supervise(answer_of(self.run, self._session))
 
-    def _supervise(self) -> SupervisorRecord:
-        record = self._session()
+    def _supervise(self, record: SupervisorRecord) -> SupervisorRecord:
         heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._stop) for number in heeded}
         try:
@@ -150,14 +150,20 @@ class Supervisor:
             time.sleep(_LOOK_SECONDS)
 
     def _in_use(self) -> str | None:
-        """Whose the run's folder is; null where it is nobody's."""
-        if not (self.run / LIFE_LOCK).exists():
-            return None
+        """Whose the run's folder is, or why that is not known; null where it is nobody's."""
         try:
-            with RunLock(self.run):
-                return None
-        except ConflictError as error:
+            self._asked(self._take_life)
+        except (ConflictError, UnavailableError) as error:
             return str(error)
+        except HungError as error:
+            return f"{self.run} {error}"
+        return None
+
+    def _take_life(self) -> None:
+        """Hold the run's folder for a moment, where anybody did before."""
+        if (self.run / LIFE_LOCK).exists():
+            with RunLock(self.run):
+                return
 
     def _attempt(self, record: SupervisorRecord) -> SupervisorRecord:
         """Run the command once, and note how it ended."""

@@ -1,18 +1,26 @@
 """When and how checkpoints are written, as a caller says it."""
 
+import os
+import threading
 from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
+from kintsugi.core.errors import UnavailableError
+from kintsugi.core.job import JobSettings
 from kintsugi.runtime.checkpoints.keeper import Keeper
-from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, Strategy
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, Strategy, expected_recovery
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.disk import disk_rates
+from kintsugi.runtime.layout import JOURNALS
 from kintsugi.runtime.messages import PartFailed
 from kintsugi.runtime.models import TrainingJob
+from tests.builders import uniform_profile
 from tests.core.refusals import refuses
 from tests.full_disk import room_for
+from tests.patience import PATIENCE_SECONDS
+from tests.runtime.hung_disk import await_threads, hung
 from tests.runtime.jobs import odd_job
 
 
@@ -76,3 +84,20 @@ def test_what_a_checkpoint_fits_to_is_told_layer_by_layer(tmp_path):
         "layer 7": ("exit, weight tied to entry.weight", "exit, weight tied to entrance.weight"),
         "seed": ("5", "6"),
     }
+
+
+def test_a_disk_that_hangs_with_what_a_run_begins_by_is_told(tmp_path, monkeypatch):
+    """Which life this is, and how fast the disk is."""
+    hangs = pytest.raises(UnavailableError, match=r"run: has not answered for 0.05 s: mend what its disk is on, or name another")
+    impatient = CheckpointOptions(disk_timeout_seconds=0.05)
+    (tmp_path / JOURNALS).mkdir()
+    with hung(tmp_path / JOURNALS / "0001-w00-0.jsonl"), hangs:
+        RunOptions.of(odd_job(), tmp_path, mtbf_seconds=1.0, checkpoints=impatient)
+    await_threads("folder")
+    options = RunOptions.of(odd_job(), tmp_path, mtbf_seconds=1.0, checkpoints=CheckpointOptions())
+    answers = threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda _: answers.wait(PATIENCE_SECONDS))
+    with hangs:
+        expected_recovery(uniform_profile(4), JobSettings(num_microbatches=1), replace(options, checkpoints=impatient), 1)
+    answers.set()
+    await_threads("folder")

@@ -121,6 +121,11 @@ def test_nor_does_a_disk_that_hangs(client, tmp_path, monkeypatch):
         ServiceDecisions(client, BegunJobs(tmp_path)).start(REQUEST)
     [told] = [line for line in logs if line["log_level"] == "warning"]
     assert told["reason"] == "its disk has not answered for 0.05 s"
+    monkeypatch.setattr("kintsugi.runtime.control.begun._ANSWER_SECONDS", 0.05)
+    (tmp_path / FILE).unlink(missing_ok=True)
+    with capture_logs() as logs, hung(tmp_path / FILE):
+        assert BegunJobs(tmp_path).going_on == ()
+    assert [line["reason"] for line in logs] == ["has not answered for 0.05 s"]
 
 
 @pytest.mark.processes

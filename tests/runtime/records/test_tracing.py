@@ -13,7 +13,7 @@ from estimator.trace import TracedStep, predicted_group, trace_document
 from estimator.trace_comparison import compared, whole_steps
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import fail_at
@@ -104,6 +104,12 @@ def test_a_disk_that_hangs_ends_the_recording_and_not_the_training(tmp_path, mon
                 trace.did(FORWARD)
                 trace.committed(step)
     assert [log["error"] for log in logs] == [f"{tmp_path} has not answered for 0.05 s"]
+
+
+def test_a_disk_that_hangs_as_the_recording_begins_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.disk._ANSWER_SECONDS", 0.05)
+    with hung(tmp_path / TRACES / JOB), pytest.raises(UnavailableError, match=r"trace: has not answered for 0.05 s"):
+        TraceOptions(folder=tmp_path).describe(PROFILE, CLUSTER)
 
 
 def test_files_are_bounded(tmp_path):

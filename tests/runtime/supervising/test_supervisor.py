@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kintsugi.core.codec import dumps, loads
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.runtime import disk
 from kintsugi.runtime.layout import SUPERVISOR
 from kintsugi.runtime.supervising import supervisor
 from kintsugi.runtime.supervising.supervision import (
@@ -25,7 +26,7 @@ from kintsugi.runtime.supervising.supervision import (
     read_record,
 )
 from kintsugi.runtime.supervising.supervisor import Supervisor, latest_step
-from tests.patience import eventually
+from tests.patience import PATIENCE_SECONDS, eventually
 from tests.processes import is_running
 from tests.runtime.hung_disk import await_threads, hung
 from tests.runtime.scarce import no_descriptors
@@ -166,6 +167,37 @@ def test_a_disk_that_hangs_keeps_neither_the_command_nor_its_supervisor(monkeypa
         told = supervised("pathlib.Path('up').touch(); signal.pause()")
         assert told.stopped_because == TOLD_TO_END
     await_threads("supervisor")
+
+
+def test_a_disk_that_hangs_as_the_supervisor_begins_is_told(monkeypatch):
+    monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.1)
+    with (
+        hung(Path(SUPERVISOR)),
+        pytest.raises(UnavailableError, match=r"run: has not answered for 0.1 s: mend what its disk"),
+    ):
+        supervised("pass")
+    await_threads("folder")
+
+
+def test_an_earlier_command_that_the_disk_does_not_tell_of_is_waited_for_and_that_is_told(monkeypatch):
+    monkeypatch.setattr(supervisor, "_DISK_SECONDS", 0.1)
+    left = SupervisorRecord(
+        state=SupervisorState.RUNNING, command=("train",), attempts=(SupervisedAttempt(number=0, started_at=1.0, pid=7),)
+    )
+    Path(SUPERVISOR).write_text(dumps(left))
+    take, answers = Supervisor._take_life, threading.Event()
+    monkeypatch.setattr(Supervisor, "_take_life", lambda own: answers.wait(PATIENCE_SECONDS) and take(own))
+    monkeypatch.setattr(supervisor, "_LOOK_SECONDS", 0.0)
+
+    def answer() -> None:
+        assert eventually(lambda: any("waited for" in log["event"] for log in logs))
+        answers.set()
+
+    with capture_logs() as logs:
+        threading.Thread(target=answer).start()
+        record = supervised("pass")
+    assert record.attempts[-1].reason is EndReason.COMPLETED
+    assert [log["reason"] for log in logs if "waited for" in log["event"]] == [". has not answered for 0.1 s"]
 
 
 @pytest.mark.parametrize(
