@@ -305,10 +305,19 @@ class PlainRun:
         require_none_failed(failure)
 
     def _read(self, found: Checkpoint) -> None:
-        load(read_part(found.folder, _STATE), self._model, self._optimizer, self._scheduler, warns=self.rank == 0)
+        state, own = self._in_time(lambda: self._parts(found))
+        load(state, self._model, self._optimizer, self._scheduler, warns=self.rank == 0)
+        if own is not None:
+            restore_random(own)
+
+    def _parts(self, found: Checkpoint) -> tuple[Entries, Entries | None]:
+        """The state, and that of this rank's random generators where the checkpoint has it."""
         own = worker_part(f"rank{self.rank}")
-        if (found.folder / own).is_dir():
-            restore_random(read_part(found.folder, own))
+        moved = self._disk.moved
+        return (
+            read_part(found.folder, _STATE, moved),
+            read_part(found.folder, own, moved) if (found.folder / own).is_dir() else None,
+        )
 
     def _commit_checkpoint(self, message: PartWritten | PartFailed) -> None:
         """In the writer's thread: everything is on the disk, or cannot be; in the main thread: the disk hangs."""

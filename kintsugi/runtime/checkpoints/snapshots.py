@@ -4,10 +4,11 @@ A layer's part holds the same entries that a migration moves, so a checkpoint is
 any plan reads the layers it needs, bit for bit.
 """
 
+import io
 import json
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -135,8 +138,8 @@ def write_part(temporary: Path, part: str, entries: Entries) -> dict[str, FileRe
     return record_part(temporary, part)
 
 
-def read_part(checkpoint: Path, part: str) -> Entries:
-    """Everything in a part; nothing has to be known of it before."""
+def read_part(checkpoint: Path, part: str, moved: Callable[[], None] = lambda: None) -> Entries:
+    """Everything in a part; nothing has to be known of it before. `moved` is told of every value that was read."""
     reader = FileSystemReader(checkpoint / part)
     described = reader.read_metadata().state_dict_metadata
     entries: Entries = {
@@ -145,8 +148,24 @@ def read_part(checkpoint: Path, part: str) -> Entries:
     }
     if entries:
         with _alone():
-            load(entries, storage_reader=reader, no_dist=True)
+            load(entries, storage_reader=reader, planner=_Told(moved), no_dist=True)
     return entries
+
+
+class _Told(DefaultLoadPlanner):
+    """Loads as torch does, and tells of every value."""
+
+    def __init__(self, moved: Callable[[], None]) -> None:
+        super().__init__()
+        self._moved = moved
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        super().load_bytes(read_item, value)
+        self._moved()
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        super().commit_tensor(read_item, tensor)
+        self._moved()
 
 
 def read_layers(checkpoint: Path, layers: Iterable[int]) -> dict[tuple[int, StateKind], dict[tuple[str, str], Any]]:

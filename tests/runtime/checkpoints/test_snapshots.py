@@ -259,6 +259,14 @@ def test_a_part_that_does_not_fit_on_the_disk_fails_in_the_disks_words(tmp_path,
         write_part(tmp_path, "part", {"value": torch.ones(100_000)})
 
 
+def test_every_value_that_is_read_is_told_of(tmp_path):
+    """So that a part which takes long is not taken for one that the disk does not give."""
+    write_part(tmp_path, "part", {"a": torch.ones(3), "b": torch.ones(2), "c": "text"})
+    told = []
+    assert set(read_part(tmp_path, "part", lambda: told.append(None))) == {"a", "b", "c"}
+    assert len(told) == 3
+
+
 def test_nothing_warns(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
