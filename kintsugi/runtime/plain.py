@@ -66,6 +66,7 @@ T = TypeVar("T")
 
 _ATTEMPT = 1
 _STATE = "state"
+_HELD_UP = "a checkpoint is whole; the disk holds up its line in checkpoints.jsonl, or the removal of older ones"
 _LAUNCHED = "TORCHELASTIC_RUN_ID"
 """Set by torchrun for the ranks that it starts."""
 
@@ -323,8 +324,9 @@ class PlainRun:
         """In the writer's thread: everything is on the disk, or cannot be; in the main thread: the disk hangs."""
         temporary = self._store.temporary(message.step, f"life{self._life}")
         if isinstance(message, PartFailed):
-            log = get_logger("kintsugi.runtime")
-            log.warning("a checkpoint could not be written; the previous one stays", step=message.step, reason=message.reason)
+            log, is_whole = get_logger("kintsugi.runtime"), message.step == self._store.committed_step
+            what = _HELD_UP if is_whole else "a checkpoint could not be written; the previous one stays"
+            log.warning(what, step=message.step, reason=message.reason)
             if not message.is_late:
                 self._store.discard(temporary)
             return

@@ -4,14 +4,17 @@ import threading
 from contextlib import closing
 
 import pytest
+import structlog
 from torch import nn, optim
 
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime import plain
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
+from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
+from kintsugi.runtime.supervising.supervisor import latest_step
 from tests.patience import PATIENCE_SECONDS
-from tests.runtime.hung_disk import await_threads
+from tests.runtime.hung_disk import await_threads, hung
 
 NUM_STEPS = 4
 
@@ -40,3 +43,13 @@ def test_a_state_that_the_disk_does_not_give_is_told(tmp_path, monkeypatch):
             trained(run, NUM_STEPS)
         answers.set()
         await_threads("run")
+
+
+def test_a_checkpoint_that_is_whole_is_told_so_though_its_line_is_held_up(tmp_path):
+    """That it could not be written was false."""
+    with hung(tmp_path / RECORDS), structlog.testing.capture_logs() as logs, closing(begun(tmp_path, 0.5)) as run:
+        trained(run, NUM_STEPS)
+        assert latest_step(tmp_path) == 2
+    told = [(log["step"], log["event"].partition(";")[0].partition(",")[0]) for log in logs if log["log_level"] == "warning"]
+    assert told == [(2, "a checkpoint is whole"), (4, "a checkpoint could not be written")]
+    await_threads("checkpoint")

@@ -193,6 +193,8 @@ class CheckpointStore:
         self._about = about or {}
         self._damaged: set[Path] = set()
         """Found so when the newest was looked for."""
+        self.committed_step: int | None = None
+        """Of the latest that was committed here: whole, even while something beside it is held up."""
         self._log = get_logger("kintsugi.runtime")
 
     def temporary(self, step: int, tag: str) -> Path:
@@ -228,8 +230,10 @@ class CheckpointStore:
         except OSError as error:
             if self._latest() != manifest.step:
                 raise
+            self.committed_step = manifest.step
             self._log.warning("the latest checkpoint may be lost where its host crashes", step=manifest.step, reason=str(error))
             return Checkpoint(final, manifest)
+        self.committed_step = manifest.step
         self.discard(former)
         self.retire(trusted_step)
         return Checkpoint(final, manifest)
