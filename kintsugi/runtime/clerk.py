@@ -79,11 +79,15 @@ class Clerk:
         """Wait for what comes of a call; False where nothing has moved for `seconds` in which this process was here."""
         since, presence = time.monotonic(), Presence()
         while not answer.done():
-            left = presence.left_seconds(max(since, self._moved_at), seconds)
+            left = self.left_seconds(since, seconds, presence)
             if left <= 0.0:
                 return False
             wait([answer], timeout=min(left, LOOK_SECONDS))
         return True
+
+    def left_seconds(self, since: float, seconds: float, presence: Presence) -> float:
+        """Until what was asked for at `since` counts as held up: nothing moved for `seconds` in which this process was here."""
+        return presence.left_seconds(max(since, self._moved_at), seconds)
 
     def close(self, seconds: float) -> bool:
         """Do what was asked for, and end; False where nothing has moved for `seconds`: the thread is left to itself then."""

@@ -4,6 +4,7 @@ Whatever touches the disk is done by a thread of its own. The agent waits for th
 disk hangs.
 """
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -19,6 +20,7 @@ from kintsugi.runtime.checkpoints.recording import RunOptions, require_steps_lef
 from kintsugi.runtime.clerk import Clerk, hung_named
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.presence import Presence
 from kintsugi.runtime.records.audit import read_history
 from kintsugi.runtime.records.history import History
 
@@ -46,6 +48,11 @@ class Keeper:
         self._disk = Clerk("keeper")
         self._is_closed = False
         self._commits: list[Future[CheckpointRecord | None]] = []
+        self._asked_at = 0.0
+        """For the first of them."""
+        self._presence = Presence()
+        self._is_held_up = False
+        """Whether it was told that the disk does not answer."""
         self.costs = CheckpointCosts()
         self._is_urgent = False
         self._told: int | None = None
@@ -140,6 +147,8 @@ class Keeper:
         elif (parts := self._parts.take(key)) is not None:
             if self._removed_step == message.step:
                 self._removed_step = None
+            if not self._commits:
+                self._asked_at = time.monotonic()
             self._commits.append(self._disk.do(partial(self._commit, message, parts, self._trusted_step)))
             if self._compares and not self._is_compared(message.step):
                 self._awaited_step = message.step
@@ -196,12 +205,28 @@ class Keeper:
         Without `tells` it stays to be told.
         """
         self._take_done()
+        self._tell_held_up()
         if self._awaited_step is not None and self._is_compared(self._awaited_step):
             self._retire(self._awaited_step)
         if not tells or self.every_steps == self._told:
             return None
         self._told = self.every_steps
         return self._told
+
+    def _tell_held_up(self) -> None:
+        """Where checkpoints whose parts are written wait for the disk; once, until one is committed again."""
+        if self._options is None:
+            return
+        waits_seconds = self._options.checkpoints.disk_timeout_seconds
+        left_seconds = self._disk.left_seconds(self._asked_at, waits_seconds, self._presence)
+        is_held_up = bool(self._commits) and left_seconds <= 0.0
+        if is_held_up and not self._is_held_up:
+            self._log.warning(
+                "the disk of the checkpoints does not answer; until it does none is committed",
+                folder=str(self._options.folder),
+                waited_seconds=waits_seconds,
+            )
+        self._is_held_up = is_held_up
 
     def conclude(self) -> None:
         """Everything is trained, and was compared after the last step."""
