@@ -1,5 +1,6 @@
 """A thread that does what a disk may hold up for ever, so that whoever asks for it waits no longer than they like to."""
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.presence import LOOK_SECONDS, Presence
@@ -43,6 +44,8 @@ class Clerk:
         self._moved_at = time.monotonic()
         self._is_left = False
         """Whether the thread was left to itself."""
+        self._late: Future[Any] | None = None
+        """What `asked_once` asked for last."""
 
     def do(self, call: Callable[[], T]) -> "Future[T]":
         """Have a call done after all others; what comes of it: HungError where the thread was left to itself."""
@@ -68,6 +71,20 @@ class Clerk:
             HungError: nothing has moved for `seconds`; then the thread is there until it is done.
         """
         answer = self._awaited(call, seconds)
+        self.close(seconds)
+        return answer.result()
+
+    def asked_once(self, call: Callable[[], T], seconds: float) -> T:
+        """As `asked_alone` says; while an earlier call is held up nothing more is asked for.
+
+        Raises:
+            OSError: what the call raised. Or the disk hangs; what was asked for first is done all the same, once it can be.
+        """
+        if self._late is not None and not self._late.done():
+            raise OSError(errno.ETIMEDOUT, "the disk has not answered an earlier call yet")
+        self._late = answer = self.do(call)
+        if not self.awaits(answer, seconds):
+            raise OSError(errno.ETIMEDOUT, f"the disk has not answered for {seconds:g} s")
         self.close(seconds)
         return answer.result()
 

@@ -1,6 +1,5 @@
 """Votes among the workers, over the overlay's links alone: what one of them asks is passed on to all, and the answers come back."""
 
-import errno
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +10,7 @@ from uuid import uuid4
 from kintsugi.core import codec
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
-from kintsugi.runtime.clerk import Clerk, HungError
+from kintsugi.runtime.clerk import Clerk
 from kintsugi.runtime.disk import replace_whole
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.messages import Message
@@ -47,7 +46,6 @@ class BallotBox:
         self._path = path
         self.ballot = codec.load(Ballot, path) if path.exists() else Ballot()
         self._disk = Clerk("ballot")
-        self._is_writing = False
 
     def put(self, ballot: Ballot) -> None:
         """Vote; it is durable once this returns.
@@ -56,21 +54,12 @@ class BallotBox:
             OSError: the disk is full or broken; the earlier vote holds. Or it hangs: then this one holds once it is there, and
                 until then there is no other.
         """
-        if self._is_writing:
-            raise OSError(errno.ETIMEDOUT, "the disk has not taken an earlier vote yet")
-        self._is_writing = True
-        try:
-            self._disk.asked_alone(partial(self._write, ballot), _WRITE_SECONDS)
-        except HungError as error:
-            raise OSError(errno.ETIMEDOUT, f"the disk {error}") from error
+        self._disk.asked_once(partial(self._write, ballot), _WRITE_SECONDS)
 
     def _write(self, ballot: Ballot) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_whole(self._path, codec.dumps(ballot))
-            self.ballot = ballot
-        finally:
-            self._is_writing = False
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        replace_whole(self._path, codec.dumps(ballot))
+        self.ballot = ballot
 
 
 class Electorate:

@@ -3,15 +3,19 @@
 import hashlib
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, KintsugiError, cause_of
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayLog
-from kintsugi.runtime.disk import append_whole
+from kintsugi.runtime.clerk import Clerk
+from kintsugi.runtime.disk import answer_of, append_whole
 
 LOG_FILE = "overlay-log.jsonl"
+_DISK_SECONDS = 5.0
+"""For the disk to take lines."""
 
 
 class LogCopy:
@@ -25,6 +29,7 @@ class LogCopy:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._disk = Clerk("log-copy")
         self.last_number, self.last_term, written = _whole_lines(path)
         self._num_bytes, self._written = len(written), hashlib.sha256(written)
         with path.open("ab") as file:
@@ -34,8 +39,31 @@ class LogCopy:
         """Keep further lines; where somebody took the file away or cut it off, none, for they are asked for anew from the first.
 
         Raises:
-            OSError: the disk is full or broken; none of them is kept.
+            OSError: the disk is full or broken; none of them is kept. Or it hangs: then they are kept once it answers.
         """
+        self._disk.asked_once(partial(self._add, log), _DISK_SECONDS)
+
+    def clear(self) -> None:
+        """Begin anew: the log of another scheduler may differ from this one's in its last lines.
+
+        Raises:
+            OSError: the disk is full or broken, or hangs.
+        """
+        self._disk.asked_once(self._clear, _DISK_SECONDS)
+
+    def require_whole(self) -> None:
+        """Make sure that the lines are as they were written, or begin anew: damaged ones no service would start on.
+
+        Without them a new scheduler goes on from the newest overlay that a voter knows.
+
+        Raises:
+            OSError: the disk is full or broken, or hangs.
+        """
+        self._disk.asked_once(self._require_whole, _DISK_SECONDS)
+
+    # In the clerk's thread.
+
+    def _add(self, log: OverlayLog) -> None:
         new = [entry for entry in log.entries if entry.number > self.last_number]
         if not new:
             return
@@ -50,22 +78,14 @@ class LogCopy:
         self._written.update(text)
         self.last_number, self.last_term = new[-1].number, new[-1].term
 
-    def clear(self) -> None:
-        """Begin anew: the log of another scheduler may differ from this one's in its last lines."""
+    def _clear(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("w") as file:
             os.fsync(file.fileno())
         self.last_number = self.last_term = self._num_bytes = 0
         self._written = hashlib.sha256()
 
-    def require_whole(self) -> None:
-        """Make sure that the lines are as they were written, or begin anew: damaged ones no service would start on.
-
-        Without them a new scheduler goes on from the newest overlay that a voter knows.
-
-        Raises:
-            OSError: the disk is full or broken.
-        """
+    def _require_whole(self) -> None:
         if not self._has_its_bytes() or self._read_digest() != self._written.digest():
             self._begin_anew()
         os.truncate(self.path, self._num_bytes)
@@ -82,7 +102,7 @@ class LogCopy:
     def _begin_anew(self) -> None:
         log = get_logger("kintsugi.overlay")
         log.warning("the copy of the scheduler's log is damaged; it is begun anew", file=str(self.path), lines=self.last_number)
-        self.clear()
+        self._clear()
 
 
 def require_log(path: Path) -> None:
@@ -90,7 +110,12 @@ def require_log(path: Path) -> None:
 
     Raises:
         InvalidInputError: it is none, or its disk does not give it.
+        UnavailableError: the disk hangs.
     """
+    answer_of(path.parent, partial(_require_log, path), field="standby.folder")
+
+
+def _require_log(path: Path) -> None:
     try:
         _whole_lines(path)
     except (KintsugiError, OSError) as error:

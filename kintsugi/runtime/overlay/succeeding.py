@@ -3,10 +3,11 @@
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from kintsugi.runtime.disk import make_private
+from kintsugi.runtime.disk import answer_of, make_private
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
@@ -18,6 +19,7 @@ from kintsugi.runtime.overlay.scheduler import HttpScheduler
 from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import Standby, StandbyOptions
 
+_FOLDER = "standby.folder"
 LEASE_SECONDS = 10.0
 """Silence after which a voter that does not stand by itself lets go of the scheduler, twice over."""
 
@@ -38,9 +40,11 @@ def ballot_box(own: Identity, standby: StandbyOptions | None) -> BallotBox:
 
     Raises:
         InvalidInputError: the file is no vote, or its folder, among temporary files, somebody else's.
+        UnavailableError: its disk hangs.
     """
-    folder = ballots_folder() if standby is None else Path(standby.folder)
-    return BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
+    folder, field = (ballots_folder(), "TMPDIR") if standby is None else (Path(standby.folder), _FOLDER)
+    path = folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json"
+    return answer_of(folder, partial(BallotBox, path), field=field)
 
 
 class Succession:
@@ -82,7 +86,7 @@ class Succession:
             own,
             self._electorate,
             source=source,
-            copy=LogCopy(Path(standby.folder) / LOG_FILE),
+            copy=answer_of(Path(standby.folder), partial(LogCopy, Path(standby.folder) / LOG_FILE), field=_FOLDER),
             serve=lambda path: ServiceProcess(path, own.job, host=standby.host, port=standby.port, token=token),
             options=standby,
             silent_seconds=lambda: scheduler.silent_seconds,

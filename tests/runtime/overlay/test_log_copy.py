@@ -1,12 +1,21 @@
 """The copy of a scheduler's log: where it ends it goes on, on a full disk, too."""
 
+import threading
+
 import pytest
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayLog
-from kintsugi.runtime.overlay.log_copy import LogCopy
+from kintsugi.runtime import disk
+from kintsugi.runtime.overlay import log_copy
+from kintsugi.runtime.overlay.greeting import Identity
+from kintsugi.runtime.overlay.log_copy import LogCopy, require_log
+from kintsugi.runtime.overlay.standby import StandbyOptions
+from kintsugi.runtime.overlay.succeeding import ballot_box
 from tests.full_disk import room_for
+from tests.patience import PATIENCE_SECONDS, eventually
 from tests.planner.overlay.world import mesh
+from tests.runtime.hung_disk import hung
 
 
 def entries(world):
@@ -103,3 +112,26 @@ def test_what_a_full_disk_kept_of_a_line_is_cut_off_before_the_next(tmp_path):
     copy.add(OverlayLog(entries=log[1:], last_number=4))
     copy.require_whole()
     assert LogCopy(copy.path).last_number == len(log) == copy.last_number
+
+
+def test_a_disk_that_hangs_is_told_and_its_lines_are_kept_once_it_answers(tmp_path, monkeypatch):
+    """Whoever waited for it stood by no more, and nobody knew."""
+    monkeypatch.setattr(log_copy, "_DISK_SECONDS", 0.05)
+    log, answers, write = entries(mesh("w00", "w01")), threading.Event(), log_copy.append_whole
+    copy = LogCopy(tmp_path / "log.jsonl")
+    monkeypatch.setattr(log_copy, "append_whole", lambda *told, **how: answers.wait(PATIENCE_SECONDS) and write(*told, **how))
+    told = OverlayLog(entries=log[:1], last_number=4)
+    for call, why in ((lambda: copy.add(told), "for 0.05 s"), (copy.clear, "an earlier"), (copy.require_whole, "an earlier")):
+        with pytest.raises(OSError, match=f"the disk has not answered {why}"):
+            call()
+    answers.set()
+    assert eventually(lambda: copy.last_number == 1)
+
+
+def test_a_log_whose_disk_hangs_is_told_before_anybody_is_called(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.05)
+    with hung(tmp_path / "log.jsonl"), pytest.raises(UnavailableError, match=r"standby.folder: has not answered for 0.05 s"):
+        require_log(tmp_path / "log.jsonl")
+    path = tmp_path / "job-w00.ballot.json"
+    with hung(path), pytest.raises(UnavailableError, match=r"standby.folder: has not answered for 0.05 s"):
+        ballot_box(Identity(job="job", worker="w00", key=b""), StandbyOptions(folder=tmp_path))

@@ -207,8 +207,8 @@ def test_who_has_its_votes_on_a_disk_that_hangs_holds_nobody_up(tmp_path, overla
         assert parties["w01"].electorate.stand(WON_SECONDS) is None
         assert box.ballot == Ballot()
     reasons = [log["error"].partition("] ")[2] for log in logs if log["log_level"] == "warning"]
-    assert reasons == ["the disk has not answered for 0.1 s", "the disk has not taken an earlier vote yet"]
-    assert eventually(lambda: not box._is_writing)
+    assert reasons == ["the disk has not answered for 0.1 s", "the disk has not answered an earlier call yet"]
+    assert eventually(box._disk._late.done)
     assert parties["w00"].electorate.stand(WON_SECONDS) is not None
     assert eventually(lambda: box.ballot.candidate == "w00")
 
