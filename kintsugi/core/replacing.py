@@ -1,7 +1,7 @@
 """Files that are the old or the new one, and nothing in between."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -18,5 +18,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield new
         new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):  # why nothing was written is what counts
+            new.unlink(missing_ok=True)
+        raise

@@ -1,5 +1,6 @@
 """What commands write into files, and what is left where there is no room."""
 
+import errno
 import json
 import os
 import subprocess
@@ -121,3 +122,14 @@ def test_a_baseline_that_is_a_link_stays_one(cases, tmp_path_factory):
     assert status_of("regress", str(cases), "--update") == 0
     assert (cases / "baseline.json").is_symlink()
     assert set(json.loads(target.read_text())["cases"]) == {"one", "two", "three", "four", "five", "six"}
+
+
+def test_a_file_that_took_its_place_is_not_said_to_be_unwritten(importing, tmp_path, monkeypatch):
+    """The name that it had before was removed once more, which a disk may refuse."""
+
+    def unlink(path, missing_ok=False):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert status_of(*importing, str(tmp_path / "profile.json")) == 0
+    assert (tmp_path / "profile.json").exists()
