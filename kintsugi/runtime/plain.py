@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
+from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError, UnavailableError, cause_of
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -312,13 +312,20 @@ class PlainRun:
             restore_random(own)
 
     def _parts(self, found: Checkpoint) -> tuple[Entries, Entries | None]:
-        """The state, and that of this rank's random generators where the checkpoint has it."""
-        own = worker_part(f"rank{self.rank}")
-        moved = self._disk.moved
-        return (
-            read_part(found.folder, _STATE, moved),
-            read_part(found.folder, own, moved) if (found.folder / own).is_dir() else None,
-        )
+        """The state, and that of this rank's random generators where the checkpoint has it.
+
+        Raises:
+            UnavailableError: the disk gave the files before, and does not now.
+        """
+        own, moved = found.folder / worker_part(f"rank{self.rank}"), self._disk.moved
+        try:
+            return (
+                read_part(found.folder, _STATE, moved),
+                read_part(found.folder, own.name, moved) if own.is_dir() else None,
+            )
+        except OSError as error:
+            message = f"{found.folder.name} cannot be read: {cause_of(error)}; mend what its disk is on, and train again in it"
+            raise UnavailableError(message, field="run", value=str(self._folder)) from error
 
     def _commit_checkpoint(self, message: PartWritten | PartFailed) -> None:
         """In the writer's thread: everything is on the disk, or cannot be; in the main thread: the disk hangs."""

@@ -9,6 +9,7 @@ from torch import nn, optim
 
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime import plain
+from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
@@ -53,3 +54,19 @@ def test_a_checkpoint_that_is_whole_is_told_so_though_its_line_is_held_up(tmp_pa
     told = [(log["step"], log["event"].partition(";")[0].partition(",")[0]) for log in logs if log["log_level"] == "warning"]
     assert told == [(2, "a checkpoint is whole"), (4, "a checkpoint could not be written")]
     await_threads("checkpoint")
+
+
+def test_a_state_that_the_disk_gives_no_more_is_told(tmp_path, monkeypatch):
+    """It was an error of the system's, without a way out."""
+    with closing(begun(tmp_path)) as run:
+        trained(run, 3)
+    newest = CheckpointStore.newest
+
+    def compared(store, moved):
+        found = newest(store, moved)
+        (found.folder / "state" / ".metadata").unlink()
+        return found
+
+    monkeypatch.setattr(CheckpointStore, "newest", compared)
+    with closing(begun(tmp_path)) as run, pytest.raises(UnavailableError, match=r"step-00000002 cannot be read: .*; mend what its"):
+        trained(run, NUM_STEPS)
