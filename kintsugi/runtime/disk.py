@@ -100,7 +100,7 @@ def make_run_folder(folder: Path, field: str) -> None:
 
     def make() -> None:
         make_folder(folder, field)
-        if (folder / JOURNALS).exists():  # else who holds the run makes it
+        if os.path.lexists(folder / JOURNALS):  # else who holds the run makes it
             make_folder(folder / JOURNALS, field)
 
     answer_of(folder, make, field=field)

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, cause_of
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.changes import first_change
 from kintsugi.runtime.clerk import Clerk, HungError
@@ -258,14 +258,25 @@ def next_life(folder: Path, geometry: Geometry) -> int:
     A damaged one is warned of, and does not stop the training: the checkpoints tell as well whose they are.
 
     Raises:
-        InvalidInputError: they are of another job.
+        InvalidInputError: they are of another job, or the disk does not say which there are.
     """
-    paths = sorted(folder.glob("*.jsonl"))
+    paths = _journals(folder)
     before = next((record for path in reversed(paths) if (record := _undamaged(path)) is not None), None)
     if before is not None and not before.geometry.is_same_job(geometry):
         changed = first_change(before.geometry.described, geometry.described) or " (another seed)"
         raise InvalidInputError(f"holds journals of another job{changed}; take a new folder", field="run", value=str(folder))
     return max((_life_in(path) for path in paths), default=0) + 1
+
+
+def _journals(folder: Path) -> list[Path]:
+    """By name; `glob` would take a folder that cannot be read for an empty one, or raise what the disk says."""
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if name.endswith(".jsonl"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        message = f"cannot be read: {cause_of(error)}; mend what its disk is on, or take another folder"
+        raise InvalidInputError(message, field="run", value=str(folder)) from error
 
 
 def _life_in(path: Path) -> int:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.records.audit import audit, read_history
 from kintsugi.runtime.records.journal import Pass, Source, next_life, read_journal, sample_hash
+from tests.core.refusals import refuses
 from tests.runtime.journals import GEOMETRY, Scribe
 
 
@@ -395,3 +396,14 @@ def test_a_run_of_which_a_worker_has_no_journal_is_not_proven(scribe, monkeypatc
     monkeypatch.undo()
     scribe.train(range(1, GEOMETRY.num_steps))
     assert "life 1, attempt 2: journals of 2 workers where [4] took part" in audit(scribe.run).problems
+
+
+def test_journals_that_the_disk_does_not_name_are_told_of(tmp_path, monkeypatch):
+    """It was an error of the system's, without a way out."""
+
+    def listdir(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with refuses("run", str(tmp_path), "cannot be read: Input/output error; mend what its disk is on, or take another folder"):
+        next_life(tmp_path, GEOMETRY)
