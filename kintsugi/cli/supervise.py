@@ -35,8 +35,13 @@ class _Forwarding(TyperCommand):
             raise
 
 
+def _unseen(path: str) -> Path:
+    """A folder that nobody looks at yet, as typer would: its disk may hang."""
+    return Path(path)
+
+
 def supervise(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that the job writes its checkpoints to.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", parser=_unseen, help="The folder that the job writes its checkpoints to.")],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
     max_restarts: Annotated[int, typer.Option("--max-restarts", min=0, help="Restarts in this session.")] = 10,
     max_idle_restarts: Annotated[int, typer.Option("--max-idle-restarts", min=0, help="Restarts without a newer checkpoint.")] = 3,

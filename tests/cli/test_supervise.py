@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from kintsugi.cli import main
+from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.supervising.supervision import read_record
+from kintsugi.runtime.supervising.supervisor import Supervisor
 
 
 def run(*arguments) -> int:
@@ -99,3 +101,17 @@ def test_a_command_that_cannot_be_run_is_told_with_the_cause(tmp_path, capsys):
     shown = "".join(capsys.readouterr().err.split())  # without the breaks of lines
     assert "attempt0:not_startedPermissiondenied" in shown
     assert f"gaveup:{command}cannotbestarted:Permissiondenied" in shown
+
+
+def test_the_folder_is_not_looked_at_before_its_disk_is_waited_for_with_patience(tmp_path, monkeypatch):
+    """Whose disk hangs would hold the command up for ever, without a word."""
+    looked_at, stat = [], os.stat
+
+    def supervised(own):
+        assert own.run == tmp_path
+        assert str(tmp_path) not in looked_at
+        raise UnavailableError("has not answered", field="run", value=str(tmp_path))
+
+    monkeypatch.setattr(os, "stat", lambda path, **how: looked_at.append(str(path)) or stat(path, **how))
+    monkeypatch.setattr(Supervisor, "supervise", supervised)
+    assert run(tmp_path, "--", "true") == 2
