@@ -161,7 +161,7 @@ class Supervisor:
 
     def _take_life(self) -> None:
         """Hold the run's folder for a moment, where anybody did before."""
-        if (self.run / LIFE_LOCK).exists():
+        if os.path.lexists(self.run / LIFE_LOCK):
             with RunLock(self.run):
                 return
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from kintsugi.core.codec import dumps, loads
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.runtime import disk
-from kintsugi.runtime.layout import SUPERVISOR
+from kintsugi.runtime.layout import LIFE_LOCK, SUPERVISOR
 from kintsugi.runtime.supervising import supervisor
 from kintsugi.runtime.supervising.supervision import (
     TOLD_TO_END,
@@ -33,6 +33,11 @@ from tests.runtime.scarce import no_descriptors
 from tests.runtime.supervising.lines import AT_ONCE, supervised
 
 PROGRESS = "p = pathlib.Path('checkpoints'); p.mkdir(exist_ok=True); (p / 'latest.json').write_text('step-%08d' % (n + 1));"
+
+LEFT = SupervisorRecord(
+    state=SupervisorState.RUNNING, command=("train",), attempts=(SupervisedAttempt(number=0, started_at=1.0, pid=7),)
+)
+"""What a supervisor that was killed leaves."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +79,9 @@ def test_a_second_session_keeps_the_first_on_record_and_counts_its_own_restarts(
 
 
 def test_an_attempt_whose_supervisor_was_killed_stays_on_record():
-    left = SupervisorRecord(
-        state=SupervisorState.RUNNING, command=("train",), attempts=(SupervisedAttempt(number=0, started_at=1.0, pid=7),)
-    )
-    Path(SUPERVISOR).write_text(dumps(left))
+    Path(SUPERVISOR).write_text(dumps(LEFT))
     record = supervised("pass")
-    assert record.attempts[0] == left.attempts[0]
+    assert record.attempts[0] == LEFT.attempts[0]
     assert record.attempts[1].number == 1
     assert record.num_restarts == 0
 
@@ -179,12 +181,26 @@ def test_a_disk_that_hangs_as_the_supervisor_begins_is_told(monkeypatch):
     await_threads("folder")
 
 
-def test_an_earlier_command_that_the_disk_does_not_tell_of_is_waited_for_and_that_is_told(monkeypatch):
-    monkeypatch.setattr(supervisor, "_DISK_SECONDS", 0.1)
+def test_a_lock_that_a_broken_disk_does_not_show_is_for_the_command_to_tell_of(monkeypatch):
+    """It was an error of the system's, and the supervisor ended with it."""
     left = SupervisorRecord(
-        state=SupervisorState.RUNNING, command=("train",), attempts=(SupervisedAttempt(number=0, started_at=1.0, pid=7),)
+        state=SupervisorState.RUNNING, command=("train",), attempts=(SupervisedAttempt(number=0, started_at=1.0),)
     )
     Path(SUPERVISOR).write_text(dumps(left))
+    stat = os.stat
+
+    def broken(path, **how):
+        if str(path).endswith(LIFE_LOCK):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", broken)
+    assert supervised("pass").state is SupervisorState.COMPLETED
+
+
+def test_an_earlier_command_that_the_disk_does_not_tell_of_is_waited_for_and_that_is_told(monkeypatch):
+    monkeypatch.setattr(supervisor, "_DISK_SECONDS", 0.1)
+    Path(SUPERVISOR).write_text(dumps(LEFT))
     take, answers = Supervisor._take_life, threading.Event()
     monkeypatch.setattr(Supervisor, "_take_life", lambda own: answers.wait(PATIENCE_SECONDS) and take(own))
     monkeypatch.setattr(supervisor, "_LOOK_SECONDS", 0.0)
