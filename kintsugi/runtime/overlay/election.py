@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from kintsugi.core import codec
+from kintsugi.core.errors import InvalidInputError, KintsugiError, cause_of
 from kintsugi.core.logs import get_logger
 from kintsugi.core.overlay import Overlay
 from kintsugi.runtime.clerk import Clerk
@@ -41,10 +42,10 @@ class BallotBox:
         """Nothing is written before the first vote.
 
         Raises:
-            InvalidInputError: what lies there is no ballot.
+            InvalidInputError: what lies there is no ballot, or its disk does not give it.
         """
         self._path = path
-        self.ballot = codec.load(Ballot, path) if path.exists() else Ballot()
+        self.ballot = _last_vote(path)
         self._disk = Clerk("ballot")
 
     def put(self, ballot: Ballot) -> None:
@@ -60,6 +61,14 @@ class BallotBox:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         replace_whole(self._path, codec.dumps(ballot))
         self.ballot = ballot
+
+
+def _last_vote(path: Path) -> Ballot:
+    try:
+        return codec.load(Ballot, path) if path.exists() else Ballot()
+    except (KintsugiError, OSError) as error:
+        message = f"{path} is no vote ({cause_of(error)}); remove it while no scheduler is chosen: its worker might vote twice"
+        raise InvalidInputError(message, field="ballot", value=str(path)) from error
 
 
 class Electorate:

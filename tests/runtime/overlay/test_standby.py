@@ -104,7 +104,7 @@ def test_what_is_no_vote_is_refused_before_the_others_hear_of_the_worker(tmp_pat
     (ballots_folder() / "job-w00.ballot.json").write_text("no vote")
     model, optimizer = perceptron()
     desk, handler = Desk(), signal.getsignal(signal.SIGTERM)
-    with leaves_nothing(), pytest.raises(InvalidInputError, match=r"job-w00\.ballot\.json"):
+    with leaves_nothing(), pytest.raises(InvalidInputError, match=r"job-w00\.ballot\.json is no vote .*; remove it while"):
         Coordinator(model, optimizer, service=desk, job="job", worker="w00")
     assert desk.events == []
     assert signal.getsignal(signal.SIGTERM) is handler
