@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError, UnavailableError, cause_of
+from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
@@ -38,7 +38,7 @@ from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecor
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore
 from kintsugi.runtime.checkpoints.committing import commit_parts
 from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions, require_steps_left
-from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
+from kintsugi.runtime.checkpoints.snapshots import Entries, giving, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.clerk import Clerk, hung_named
 from kintsugi.runtime.default_group import require_sums_in_host_memory
@@ -318,14 +318,11 @@ class PlainRun:
             UnavailableError: the disk gave the files before, and does not now.
         """
         own, moved = found.folder / worker_part(f"rank{self.rank}"), self._disk.moved
-        try:
+        with giving(found.folder, self._folder):
             return (
                 read_part(found.folder, _STATE, moved),
                 read_part(found.folder, own.name, moved) if own.is_dir() else None,
             )
-        except OSError as error:
-            message = f"{found.folder.name} cannot be read: {cause_of(error)}; mend what its disk is on, and train again in it"
-            raise UnavailableError(message, field="run", value=str(self._folder)) from error
 
     def _commit_checkpoint(self, message: PartWritten | PartFailed) -> None:
         """In the writer's thread: everything is on the disk, or cannot be; in the main thread: the disk hangs."""

@@ -1,11 +1,15 @@
 """A worker's side of the run's folder: its journal, its part of every checkpoint, and the state it takes from one."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder, RunOptions
 from kintsugi.runtime.checkpoints.snapshots import (
+    Entries,
+    giving,
     layer_entries,
     layer_part,
     random_entries,
@@ -16,12 +20,15 @@ from kintsugi.runtime.checkpoints.snapshots import (
     writers,
 )
 from kintsugi.runtime.checkpoints.writer import PartWriter
+from kintsugi.runtime.clerk import Clerk, hung_named
 from kintsugi.runtime.faults import FaultPoint, FaultScript
 from kintsugi.runtime.messages import FromWorker, Prepare, Restore
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.records.journal import Journal, Source
 from kintsugi.runtime.workers.state import ModelState
 from restorer.staging import ArrivedState
+
+T = TypeVar("T")
 
 
 class Bookkeeper:
@@ -33,6 +40,7 @@ class Bookkeeper:
         self._faults = faults
         self._journal: Journal | None = None
         self.cadence = Cadence()
+        self._disk = Clerk("reader")
         self._writer: PartWriter | None = None
         if options is not None:
             self.cadence.is_on = True
@@ -89,17 +97,27 @@ class Bookkeeper:
 
         Raises:
             CommunicationError: the attempt was called off.
+            UnavailableError: the disk hangs, or gives no more what was compared.
         """
-        own = restore.folder / worker_part(self._worker)
-        if restore.is_whole and own.is_dir():
-            restore_random(read_part(restore.folder, own.name))
+        if restore.is_whole and (own := self._given(restore, partial(self._own_part, restore.folder))) is not None:
+            restore_random(own)
         has = held.modules if held is not None else ()
         arrived: ArrivedState = {}
         for layer in layers:
             if layer in restore.layers and layer not in has:
                 require_current()
-                arrived |= read_layers(restore.folder, [layer])
+                arrived |= self._given(restore, partial(read_layers, restore.folder, [layer], self._disk.moved))
         return arrived
+
+    def _own_part(self, checkpoint: Path) -> Entries | None:
+        own = worker_part(self._worker)
+        return read_part(checkpoint, own, self._disk.moved) if (checkpoint / own).is_dir() else None
+
+    def _given(self, restore: Restore, call: Callable[[], T]) -> T:
+        assert self._options is not None
+        folder, waits_seconds = self._options.folder, self._options.checkpoints.disk_timeout_seconds
+        with giving(restore.folder, folder), hung_named(folder, "and train again in it"):
+            return self._disk.asked_alone(call, waits_seconds)
 
     def _before_part(self, step: int, written: Sequence[Path] | None) -> None:
         if written is not None:

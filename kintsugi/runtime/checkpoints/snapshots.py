@@ -25,7 +25,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from kintsugi.core.decision import StateKind
-from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.descriptors import ran_out
+from kintsugi.core.errors import ReconfigurationError, UnavailableError, cause_of
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.checkpoint import FileRecord, record_part
 from kintsugi.runtime.workers.fit import UPDATED_BY
@@ -168,7 +169,25 @@ class _Told(DefaultLoadPlanner):
         self._moved()
 
 
-def read_layers(checkpoint: Path, layers: Iterable[int]) -> dict[tuple[int, StateKind], dict[tuple[str, str], Any]]:
+@contextmanager
+def giving(checkpoint: Path, run: Path) -> Iterator[None]:
+    """Tells of a checkpoint that the disk gave when it was compared, and does not give now; want of descriptors is no such matter.
+
+    Raises:
+        UnavailableError: with the way out.
+    """
+    try:
+        yield
+    except OSError as error:
+        if ran_out(error):
+            raise
+        message = f"{checkpoint.name} cannot be read: {cause_of(error)}; mend what its disk is on, and train again in it"
+        raise UnavailableError(message, field="run", value=str(run)) from error
+
+
+def read_layers(
+    checkpoint: Path, layers: Iterable[int], moved: Callable[[], None] = lambda: None
+) -> dict[tuple[int, StateKind], dict[tuple[str, str], Any]]:
     """The state of some layers as though it had arrived from other workers.
 
     Raises:
@@ -178,7 +197,7 @@ def read_layers(checkpoint: Path, layers: Iterable[int]) -> dict[tuple[int, Stat
     for layer in layers:
         if not (checkpoint / layer_part(layer)).is_dir():
             raise ReconfigurationError(f"{checkpoint.name} holds no layer {layer}", field="checkpoint", value=str(checkpoint))
-        for name, value in read_part(checkpoint, layer_part(layer)).items():
+        for name, value in read_part(checkpoint, layer_part(layer), moved).items():
             kind, owner, key = _place(name)
             arrived.setdefault((layer, kind), {})[owner, key] = value
     return arrived

@@ -1,5 +1,8 @@
 """The agent waits for a disk that hangs only where it needs its answer, and says so."""
 
+import errno
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,11 +12,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.checkpoints import bookkeeper
+from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
+from kintsugi.runtime.faults import FaultScript
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST
-from kintsugi.runtime.messages import PartFailed, PartWritten
-from tests.patience import eventually
+from kintsugi.runtime.messages import PartFailed, PartWritten, Restore
+from tests.patience import PATIENCE_SECONDS, eventually
 from tests.runtime.checkpoints.test_keeper import ATTEMPT, SECONDS, STEP, Run
 from tests.runtime.hung_disk import hung
+from tests.runtime.jobs import odd_job
 
 
 @contextmanager
@@ -72,3 +80,25 @@ def test_a_disk_that_hangs_at_the_beginning_is_named(tmp_path):
         with pytest.raises(UnavailableError, match="run: has not answered"):
             run.keeper.begin()
         run.keeper.close()
+
+
+def test_a_worker_whose_layers_the_disk_does_not_give_says_so(tmp_path, monkeypatch):
+    """It was lost for its silence, or ended the job as the user's own code does."""
+    impatient = CheckpointOptions(disk_timeout_seconds=0.1)
+    options = RunOptions.of(odd_job(), tmp_path, mtbf_seconds=1.0, checkpoints=impatient)
+    books = Bookkeeper("w00", options, FaultScript("w00", (), lambda _: None), lambda _: None)
+    answers = threading.Event()
+
+    def read(given, expected, match):
+        monkeypatch.setattr(bookkeeper, "read_layers", given)
+        with pytest.raises(expected, match=match):
+            books.read(Restore(tmp_path / "step-00000004", (0,), is_whole=False), [0], None, lambda: None)
+
+    def broken(number):
+        raise OSError(number, os.strerror(number))
+
+    read(lambda *_: broken(errno.EIO), UnavailableError, "run: step-00000004 cannot be read: Input/output error; mend what its")
+    read(lambda *_: broken(errno.EMFILE), OSError, "Too many open files")
+    read(lambda *_: answers.wait(PATIENCE_SECONDS), UnavailableError, r"run: has not answered for 0.1 s: mend what its disk is on")
+    answers.set()
+    assert books._disk.close(PATIENCE_SECONDS)
