@@ -30,8 +30,17 @@ T = TypeVar("T")
 class Keeper:
     """Keeps the checkpoints of one job; does nothing where it has no folder. One thread calls it."""
 
-    def __init__(self, options: RunOptions | None, progress: Progress, *, compares: bool = True) -> None:
-        """`compares` says whether the holders of a layer compare their states, so that the latest one may not be right."""
+    def __init__(
+        self, options: RunOptions | None, progress: Progress, *, compares: bool = True, presence: Presence | None = None
+    ) -> None:
+        """Nothing is kept yet.
+
+        Args:
+            options: what is written where; null where nothing is.
+            progress: what was trained.
+            compares: whether the holders of a layer compare their states, so that the latest one may not be right.
+            presence: of this process; null where whoever calls `look` does so often.
+        """
         self._options = options
         self._progress = progress
         self._log = get_logger("kintsugi.runtime")
@@ -50,7 +59,7 @@ class Keeper:
         self._commits: list[Future[CheckpointRecord | None]] = []
         self._asked_at = 0.0
         """For the first of them."""
-        self._presence = Presence()
+        self._presence = Presence() if presence is None else presence
         self._is_held_up = False
         """Whether it was told that the disk does not answer."""
         self.costs = CheckpointCosts()

@@ -62,7 +62,7 @@ class Conductor:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self._patience = Patience(options, fleet, self.progress)
-        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compares)
+        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compares, presence=fleet.presence)
         self._preparer = Preparer(request, self._roster, fleet, self.keeper, self.progress, options)
         self._farewells = Farewells(fleet, self._roster, decider)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)

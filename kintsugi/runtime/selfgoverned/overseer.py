@@ -67,7 +67,7 @@ class Overseer:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self._account = Account(fleet, self._roster, self.recoveries)
-        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compares)
+        self.keeper = Keeper(options.worker.run, self.progress, compares=options.worker.compares, presence=fleet.presence)
         self._foresight = Foresight(decider.ahead)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
 
