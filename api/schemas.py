@@ -105,13 +105,23 @@ class Judgement:
     """Needed by refuse."""
     replan: bool = False
     """refuse: decide anew at once, without this plan's policy; otherwise the job stays as it is until something happens."""
+    decided_at: str | None = None
+    """Of the plan that was looked at, as the plan itself and webhooks tell it: a plan that was decided at another moment is neither
+    approved nor refused. After a failover of the database another one may have its generation; null means whichever has."""
 
     def __post_init__(self) -> None:
         self.on(0)
 
     def on(self, generation: int) -> Approval:
         """The judgement as it is logged, on the plan of one generation."""
-        return Approval(generation=generation, decision=self.decision, by=self.by, reason=self.reason, replan=self.replan)
+        return Approval(
+            generation=generation,
+            decision=self.decision,
+            by=self.by,
+            reason=self.reason,
+            replan=self.replan,
+            decided_at=self.decided_at,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ class Service(Ledger):
         Raises:
             NotFoundError: no such job or generation.
             StaleGenerationError: the plan was superseded.
-            ConflictError: the plan does not wait for approval, or the job has ended.
+            ConflictError: the plan does not wait for approval, or is not the one that was looked at, or the job has ended.
             InfeasibleError: nothing else is possible in the place of the refused plan; the refusal is stored.
         """
 

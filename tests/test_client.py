@@ -121,7 +121,10 @@ def test_plans_are_approved_and_refused(client):
     assert client.post_event("llama", failed("a", 0, "w00")).status is PlanStatus.PROPOSED
     refused = client.refuse("llama", 1, by="Ada", reason="too slow", replan=True)
     assert (refused.generation, client.plan("llama").generation) == (2, 0)
-    approved = client.approve("llama", 2, by="Ada")
+    seen = client.plan_at("llama", 2)
+    with pytest.raises(ConflictError, match=f"decided_at: is not when generation 2 was decided, {seen.decided_at}"):
+        client.approve("llama", 2, by="Ada", decided_at="2026-01-31T12:00:00Z")
+    approved = client.approve("llama", 2, by="Ada", decided_at=seen.decided_at)
     assert (client.plan("llama").generation, client.plan("llama").status) == (2, PlanStatus.APPROVED)
     assert client.approvals("llama").approvals == (refused, approved)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from api.jobs.clock import seconds_between
 from api.jobs.history import Entry, History
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Ending, EndingRecord
@@ -177,7 +178,7 @@ def check_approval(approval: Approval, said: Sequence[Entry], history: History) 
     Raises:
         NotFoundError: nothing was decided for the generation.
         StaleGenerationError: another plan was decided meanwhile.
-        ConflictError: somebody said the contrary before, or the plan needs no approval.
+        ConflictError: somebody said the contrary before, the plan needs no approval, or it is not the one that was looked at.
     """
     _require_decided(approval.generation, history)
     if approval.generation != history.generation:
@@ -186,6 +187,7 @@ def check_approval(approval: Approval, said: Sequence[Entry], history: History) 
             current_generation=history.generation,
             value=approval.generation,
         )
+    _require_same_plan(approval, history)
     standing = history.lifecycle.standing(approval.generation)
     is_to_be_replaced = standing.status is PlanStatus.REFUSED and approval.replan and approval.generation not in history.left_out
     if standing.status is PlanStatus.PROPOSED or is_to_be_replaced:
@@ -194,6 +196,14 @@ def check_approval(approval: Approval, said: Sequence[Entry], history: History) 
         if isinstance(entry.content, Approval) and entry.content.decision is approval.decision:
             return entry
     raise ConflictError(_refusal(standing), field="decision", value=approval.decision.value)
+
+
+def _require_same_plan(approval: Approval, history: History) -> None:
+    """Where the database was set back, the latest generation may be another plan than the one that somebody looked at."""
+    seen, decided = approval.decided_at, history.observed_until
+    if seen is not None and decided is not None and seconds_between(seen, decided) != 0:
+        message = f"is not when generation {approval.generation} was decided, {decided}: another plan has its place, look at it"
+        raise ConflictError(message, field="decided_at", value=seen)
 
 
 def _refusal(standing: Standing) -> str:

@@ -18,8 +18,9 @@ async def post_approval(
     """Approve a proposed plan, or refuse it.
 
     Saying the same again changes nothing and gets the same record; the contrary, or a plan that another one took the place of,
-    is a conflict. A refused plan is decided anew without its policy where `replan` says so: the record's `generation` names what
-    was proposed instead, and where nothing else is possible the answer is a problem of code `infeasible`.
+    is a conflict; so is a plan that was decided at another moment than `decided_at`, where that is given. A refused plan is
+    decided anew without its policy where `replan` says so: the record's `generation` names what was proposed instead, and where
+    nothing else is possible the answer is a problem of code `infeasible`.
     """
     entry = await desk.write(job, desk.service.post_approval, job, body.on(generation), idempotency_key)
     return reply(approval_record(entry))

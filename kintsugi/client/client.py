@@ -182,13 +182,20 @@ class Client(OverlayCalls, GenerationCalls):
         parameters = {"after": number, "wait_seconds": wait_seconds, "limit": limit}
         return self._read(ReportPage, path_of(job, "reports"), parameters, wait_seconds=wait_seconds)
 
-    def approve(self, job: str, generation: int, *, by: str, reason: str = "") -> ApprovalRecord:
-        """Let a proposed plan count."""
-        return self._judge(job, generation, {"decision": Verdict.APPROVE, "by": by, "reason": reason})
+    def approve(self, job: str, generation: int, *, by: str, reason: str = "", decided_at: str | None = None) -> ApprovalRecord:
+        """Let a proposed plan count; one that was not decided at `decided_at`, where that is given, is not the one looked at."""
+        said = {"decision": Verdict.APPROVE, "by": by, "reason": reason}
+        return self._judge(job, generation, said, decided_at)
 
-    def refuse(self, job: str, generation: int, *, by: str, reason: str, replan: bool = False) -> ApprovalRecord:
-        """Refuse a proposed plan; `replan` decides anew at once without its policy, and the record tells the new generation."""
-        return self._judge(job, generation, {"decision": Verdict.REFUSE, "by": by, "reason": reason, "replan": replan})
+    def refuse(
+        self, job: str, generation: int, *, by: str, reason: str, replan: bool = False, decided_at: str | None = None
+    ) -> ApprovalRecord:
+        """Refuse a proposed plan; `replan` decides anew at once without its policy, and the record tells the new generation.
+
+        `decided_at` is as for `approve`.
+        """
+        said = {"decision": Verdict.REFUSE, "by": by, "reason": reason, "replan": replan}
+        return self._judge(job, generation, said, decided_at)
 
     def approvals(self, job: str, *, cursor: str | None = None, limit: int = 100) -> ApprovalPage:
         """A page of what was said about a job's plans."""
@@ -269,7 +276,8 @@ class Client(OverlayCalls, GenerationCalls):
             "POST", path, _answer_so_far, parameters=parameters, content=content, wait_seconds=wait_seconds
         )
 
-    def _judge(self, job: str, generation: int, body: Mapping[str, Any]) -> ApprovalRecord:
+    def _judge(self, job: str, generation: int, said: Mapping[str, Any], decided_at: str | None) -> ApprovalRecord:
+        body = said if decided_at is None else {**said, "decided_at": decided_at}  # a service before this field would refuse it
         return self._write(ApprovalRecord, path_of(job, "plans", str(generation), "approval"), body)
 
     def _read(self, kind: type[T], path: str, parameters: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0) -> T:

@@ -104,9 +104,13 @@ class Approval:
     """Needed by refuse."""
     replan: bool = False
     """refuse: decide anew at once, without this plan's policy."""
+    decided_at: str | None = None
+    """Of the plan that was looked at: RFC 3339; null where that was not said."""
 
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)
+        if self.decided_at is not None:
+            checks.timestamp("decided_at", self.decided_at)
         checks.name("by", self.by)
         checks.settle_text(self, "reason")
         if self.decision is Verdict.REFUSE and not self.reason:

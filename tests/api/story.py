@@ -148,8 +148,9 @@ def _handling(record: Recorder) -> None:
     """A plan that waits for somebody, and an event that waits for others."""
     record.made["job"] = "careful"
     record.ask("POST /v1/jobs", {**new_job(), "id": "careful", "handling": {"requires_approval": True}}, 201)
-    record.ask("POST /v1/jobs/{job}/events", event("host0-xid79", 0, "w01"))
-    record.ask("POST /v1/jobs/{job}/plans/{generation}/approval", {"decision": "approve", "by": "Ada"})
+    proposed = record.ask("POST /v1/jobs/{job}/events", event("host0-xid79", 0, "w01"))
+    said = {"decision": "approve", "by": "Ada", "decided_at": proposed["decided_at"]}
+    record.ask("POST /v1/jobs/{job}/plans/{generation}/approval", said)
     record.ask("GET /v1/jobs/{job}/approvals")
     record.ask("POST /v1/jobs/{job}/ending", {"outcome": "completed", "by": "Ada"})
     record.made["job"] = "patient"

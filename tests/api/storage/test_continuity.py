@@ -351,6 +351,24 @@ def test_webhooks_are_told_of_a_generation_that_comes_again_under_another_id(arc
     assert json.loads(before.body)["id"] != json.loads(after.body)["id"]
 
 
+@pytest.mark.usefixtures("unwatched")
+def test_an_approval_that_says_which_plan_was_looked_at_lets_no_other_one_count(archive):
+    with serving(archive.url) as client:
+        client.post("/v1/jobs", json=new_job(handling={"requires_approval": True}))
+    copy = archive.back_up()
+    with serving(archive.url) as client:
+        seen = lose(client, 0).json()["decided_at"]
+        archive.restore(copy)
+        present = answered(lambda: client.post(EVENTS, json=event("anew", 0, "w05"))).json()
+        said = {"decision": "approve", "by": "Ada", "decided_at": seen}
+        refused = client.post(f"{JOB}/plans/1/approval", json=said)
+        assert (refused.status_code, refused.json()["error"]["field"]) == (409, "decided_at"), refused.text
+        assert present["decided_at"] in refused.json()["detail"]
+        assert client.get(f"{JOB}/plans/1").json()["status"] == "proposed"
+        approved = client.post(f"{JOB}/plans/1/approval", json={**said, "decided_at": present["decided_at"]})
+        assert approved.json()["approval"]["decided_at"] == present["decided_at"]
+
+
 def test_a_document_that_is_gone_is_told_as_what_the_database_lacks(archive):
     store = Store(archive.url)
     store.open()
