@@ -60,7 +60,7 @@ from kintsugi.runtime.selfgoverned.words import (
 )
 from kintsugi.runtime.workers import worker as trainer
 from kintsugi.runtime.workers.commit import CommitRecord
-from kintsugi.runtime.workers.listener import leave
+from kintsugi.runtime.workers.listener import leave, tell_or_leave
 from planner.contingency import fingerprint
 
 _SWITCH_SECONDS = 0.0005
@@ -172,7 +172,7 @@ class Governor:
 
     def _tell(self, message: FromWorker | FromGovernor) -> None:
         with self._sending:
-            self._connection.send(message)
+            tell_or_leave(self._connection, message)
 
     # What it does.
 

@@ -72,7 +72,7 @@ class Listener:
     def send(self, message: FromWorker) -> None:
         """Tell the agent something; from any thread."""
         with self._send_lock:
-            self._connection.send(message)
+            tell_or_leave(self._connection, message)
 
     def next(self) -> ToWorker:
         """The next message for the main thread; waits for it."""
@@ -116,8 +116,6 @@ class Listener:
         """A worker that hears nothing more could neither be freed nor ended: out of descriptors, say, groups cannot be given up."""
         try:
             self._hear(message)
-        except (EOFError, ConnectionError):  # of the line, by an answer
-            raise
         except Exception:
             get_logger("kintsugi.runtime").exception("the worker ends: it could not obey", message=type(message).__name__)
             os._exit(1)
@@ -148,6 +146,14 @@ class Listener:
             self._rendezvous.close()
         if self._groups is not None:
             self._groups.abort()
+
+
+def tell_or_leave(line: Line, message: Any) -> None:
+    """Tell something, or end: whichever thread is the first to find the agent gone, nobody is there to read of its error."""
+    try:
+        line.send(message)
+    except ConnectionError:
+        leave()
 
 
 def leave() -> NoReturn:

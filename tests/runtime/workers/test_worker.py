@@ -1,10 +1,12 @@
 """One worker process, spoken to as its agent would."""
 
 import signal
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from multiprocessing import Pipe
 
 import pytest
 
@@ -34,6 +36,7 @@ from kintsugi.runtime.messages import (
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.workers.commit import StepStatus
+from kintsugi.runtime.workers.listener import Listener
 from tests.patience import PATIENCE_SECONDS
 from tests.runtime.jobs import tiny_gpt, unbuildable_job
 from tests.runtime.runs import gpt_request, leaves_nothing
@@ -221,6 +224,15 @@ def test_it_ends_with_its_agents_pipe():
         worker.handle.connection.close()
         worker.handle.process.join(PATIENCE_SECONDS)
         assert not worker.handle.process.is_alive()
+
+
+def test_whichever_thread_finds_its_agent_gone_ends_it_without_an_error(monkeypatch):
+    here, there = Pipe()
+    there.close()
+    monkeypatch.setattr("os._exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        Listener(here, 1.0, print).send(Heartbeat())
+    assert ended.value.code == 0
 
 
 def test_it_ends_as_one_that_failed_where_it_cannot_obey():
