@@ -39,6 +39,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 from kintsugi.core.logs import get_logger
 from kintsugi.core.resiliency import RecoveryEvent
+from kintsugi.runtime.torchrun.broken_rounds import BrokenRoundError, MeetsAnew, meet_anew
 from kintsugi.runtime.torchrun.options import check, token_of, url_of
 from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore, Value
 from kintsugi.runtime.torchrun.restarts import OWN_RENDEZVOUS
@@ -46,6 +47,8 @@ from kintsugi.runtime.torchrun.restarts import OWN_RENDEZVOUS
 BACKEND = "kintsugi"
 STATE = "state"
 STORE_TIMEOUT_SECONDS = 60.0
+STARTING_SECONDS = 60.0
+"""For ranks to find each other: who is silent so early may be lost with ranks that the others wait for, half an hour with gloo."""
 _CLASSES = {(kind.__module__, kind.__qualname__): kind for kind in (_RendezvousState, _NodeDesc, datetime, timedelta, timezone)}
 """All that a state consists of, beside what pickle makes by itself."""
 
@@ -57,6 +60,9 @@ class ServiceBackend(RendezvousBackend):
         self._keys = keys
         self.state = _RendezvousState()
         """The latest that was seen."""
+        self.members: dict[_NodeDesc, int] = {}
+        """Of the latest round that was complete, as it was first seen, and their ranks."""
+        self._round = -1
         self._answered_at: float | None = None
         self.is_training = False
         """Whether ranks train: then nobody waits for the service, and what it is asked for it is asked for again."""
@@ -101,6 +107,8 @@ class ServiceBackend(RendezvousBackend):
         have all others gone, who train on, and go on alone under their name. A round that is not has those join again who live.
         """
         self.state = _opened(found.content)
+        if self.state.complete and self.generation != self._round:
+            self._round, self.members = self.generation, dict(self.state.participants)
         before, self._answered_at = self._answered_at, time.monotonic()
         was_away, self._was_away = self._was_away or (before is None and self.state.complete), False
         if not was_away:
@@ -119,7 +127,7 @@ class ServiceBackend(RendezvousBackend):
             raise RendezvousConnectionError(f"the rendezvous at the service failed: {error}") from error
 
 
-class ServiceRendezvous(RendezvousHandler):
+class ServiceRendezvous(MeetsAnew):
     """torch's dynamic rendezvous at the service, its rounds told in the log."""
 
     def __init__(self, handler: DynamicRendezvousHandler, backend: ServiceBackend, keys: Keys) -> None:
@@ -129,6 +137,8 @@ class ServiceRendezvous(RendezvousHandler):
         self._log = get_logger("kintsugi.runtime").bind(run=handler.get_run_id())
         self._is_alone = False
         """Whether the service was away when it was asked last."""
+        self._met_at = 0.0
+        """On the monotonic clock; of the latest round."""
 
     def get_backend(self) -> str:
         """What `--rdzv-backend` calls it."""
@@ -170,7 +180,7 @@ class ServiceRendezvous(RendezvousHandler):
             rank=found.rank,
             world_size=found.world_size,
         )
-        self._backend.is_training = True
+        self._met_at = time.monotonic()
         return found
 
     def _met(self) -> RendezvousInfo:
@@ -208,7 +218,19 @@ class ServiceRendezvous(RendezvousHandler):
         self._handler.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """Agents that wait for the next round; none while the service is away, for the training goes on."""
+        """Agents that wait for the next round, or one where ranks that just began may wait for those of a lost agent.
+
+        None while the service is away, for the training goes on; so it does later without an agent that is silent, or without
+        its ranks fails by itself.
+        """
+        self._backend.is_training = True  # torch's agent asks once its ranks are started
+        waiting = self._waiting()
+        if waiting or time.monotonic() > self._met_at + STARTING_SECONDS or not (lost := self._lost()):
+            return waiting
+        self._log.warning("an agent was lost while ranks began; the others meet anew", reason=lost)
+        return 1
+
+    def _waiting(self) -> int:
         try:
             waiting = self._handler.num_nodes_waiting()
         except RendezvousConnectionError as error:
@@ -220,6 +242,26 @@ class ServiceRendezvous(RendezvousHandler):
             return 0
         self._is_alone = False
         return waiting
+
+    def require_all(self) -> None:
+        """Require that nobody is lost from a round whose agents tell each other their ranks.
+
+        Raises:
+            BrokenRoundError: somebody is, with the address and process of each.
+        """
+        if not self.is_exchanging:
+            return
+        self._waiting()
+        if lost := self._lost():
+            raise BrokenRoundError(f"{lost}; the round had {len(self._backend.members)} agents")
+
+    def _lost(self) -> str:
+        """Who left the round or fell silent, as far as this agent has heard of it; empty where nobody did."""
+        present, members = self._handler._state_holder.state.participants, self._backend.members
+        gone = [f"{node.addr} (process {node.pid})" for node in members if node not in present]
+        if not gone and sorted(members.values()) != list(range(len(members))):
+            gone = ["one that this agent never saw"]
+        return f"left or silent: {', '.join(gone)}" if gone else ""
 
     def get_run_id(self) -> str:
         """`--rdzv-id`."""
@@ -250,7 +292,10 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
     keys = Keys(url_of(params), params.run_id, token=token_of(params))
     backend = ServiceBackend(keys)
     store = ServiceStore(keys, timeout_seconds=STORE_TIMEOUT_SECONDS)
-    return ServiceRendezvous(create_handler(store, backend, params), backend, keys)
+    rendezvous = ServiceRendezvous(create_handler(store, backend, params), backend, keys)
+    store.require_senders = rendezvous.require_all
+    meet_anew()
+    return rendezvous
 
 
 def register() -> Callable[[RendezvousParameters], RendezvousHandler]:

@@ -160,6 +160,8 @@ class ServiceStore(Store):
         super().__init__()
         self._keys = keys
         self._wait_seconds = timeout_seconds
+        self.require_senders: Callable[[], None] = lambda: None
+        """Raises where it is known that what is waited for will not come."""
 
     def set(self, key: str, value: str | bytes) -> None:
         """Put a value under a key."""
@@ -201,6 +203,7 @@ class ServiceStore(Store):
         while not self.check(keys):
             if time.monotonic() > deadline:
                 raise DistStoreError(f"{', '.join(keys)} did not come within {seconds:g} s")
+            self.require_senders()
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
