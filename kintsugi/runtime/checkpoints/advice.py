@@ -14,6 +14,8 @@ from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.messages import PartWritten
 
 _SLOWEST = ("snapshot_seconds", "backpressure_seconds", "write_seconds", "stall_seconds")
+_LONGEST_LINE = 4096
+"""More bytes than a record has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,17 @@ def _append(path: Path, line: bytes) -> None:
     """
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     try:
-        append_whole(descriptor, line, os.lseek(descriptor, 0, os.SEEK_END))
+        append_whole(descriptor, line, _end_of_lines(path, descriptor))
     finally:
         os.close(descriptor)
+
+
+def _end_of_lines(path: Path, descriptor: int) -> int:
+    """Where the last whole line ends; half a line behind it, which a crash or a broken disk left, is cut off."""
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    start = max(0, size - _LONGEST_LINE)
+    with path.open("rb", buffering=0) as file:
+        end = start + os.pread(file.fileno(), size - start, start).rfind(b"\n") + 1
+    if end < size:
+        os.ftruncate(descriptor, end)
+    return end

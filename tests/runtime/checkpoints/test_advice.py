@@ -1,5 +1,6 @@
 """What checkpoints cost is written down where the disk takes it, and costs nothing else where it does not."""
 
+import errno
 import os
 from dataclasses import replace
 
@@ -38,6 +39,21 @@ def test_a_line_that_is_not_whole_is_not_there(tmp_path, disk):
     with structlog.testing.capture_logs() as log:
         append_record(tmp_path, replace(RECORD, step=6))
     assert [(line["log_level"], line["step"]) for line in log] == [("warning", 6)]
+    disk[0] = 2**20
+    append_record(tmp_path, replace(RECORD, step=9))
+    assert [loads(CheckpointRecord, line).step for line in (tmp_path / RECORDS).read_text().splitlines()] == [3, 9]
+
+
+def test_half_a_line_that_a_broken_disk_left_takes_no_other_with_it(tmp_path, disk, monkeypatch):
+    def no_room_to_cut(descriptor, end):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    append_record(tmp_path, RECORD)
+    disk[0] = 7
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "ftruncate", no_room_to_cut)
+        append_record(tmp_path, replace(RECORD, step=6))
+    assert not (tmp_path / RECORDS).read_text().endswith("\n")
     disk[0] = 2**20
     append_record(tmp_path, replace(RECORD, step=9))
     assert [loads(CheckpointRecord, line).step for line in (tmp_path / RECORDS).read_text().splitlines()] == [3, 9]
