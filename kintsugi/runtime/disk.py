@@ -169,7 +169,7 @@ def replace_whole(path: Path, text: str) -> None:
             a crash may undo that.
     """
     with replacing(path) as new:
-        write_synced(new, text)
+        new.write_text(text)
     sync_folder(path.parent)
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,8 @@ import pytest
 from kintsugi.cli import main
 from kintsugi.core import codec
 from kintsugi.core.job import JobSettings
+from kintsugi.core.replacing import replacing
+from kintsugi.reporting.files import write_whole
 from planner.quality import Case
 from tests.builders import uniform_profile
 
@@ -133,3 +136,45 @@ def test_a_file_that_took_its_place_is_not_said_to_be_unwritten(importing, tmp_p
     monkeypatch.setattr(Path, "unlink", unlink)
     assert status_of(*importing, str(tmp_path / "profile.json")) == 0
     assert (tmp_path / "profile.json").exists()
+
+
+def test_of_two_commands_that_write_one_file_at_once_the_second_is_refused(importing, capsys, tmp_path):
+    output = tmp_path / "profile.json"
+    with replacing(output) as new:
+        new.write_text("the first one's")
+        assert status_of(*importing, str(output)) == 2
+        assert "output: cannot be written: somebody else is writing it" in capsys.readouterr().err
+    assert output.read_text() == "the first one's"
+    assert status_of(*importing, str(output)) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"like.json", "profile.json"}
+
+
+def test_a_command_that_was_killed_keeps_nobody_from_the_file(importing, tmp_path):
+    output = tmp_path / "profile.json"
+    ends = "import os, sys; from pathlib import Path; from kintsugi.core.replacing import replacing\n"
+    ends += "with replacing(Path(sys.argv[1])) as new: new.write_text('half'); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", ends, str(output)], check=False)
+    assert (tmp_path / ".profile.json.new").exists()
+    assert status_of(*importing, str(output)) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"like.json", "profile.json"}
+
+
+def refuses_to_sync(monkeypatch, number, is_refused):
+    """A disk that says so to the fsync of files whose mode it is asked for."""
+    fsync = os.fsync
+
+    def refusing(descriptor):
+        if is_refused(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+
+
+def test_what_the_disk_does_not_take_for_good_replaces_no_file_of_a_report(tmp_path, monkeypatch):
+    path = tmp_path / "runs.csv"
+    path.write_text("what was there")
+    refuses_to_sync(monkeypatch, errno.EIO, stat.S_ISREG)
+    with pytest.raises(OSError, match=r"Input/output error.*runs\.csv"):
+        write_whole(path, "new")
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["what was there"]
