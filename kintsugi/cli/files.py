@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
+from kintsugi.cli.errors import tell
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.disk import replace_whole
+from kintsugi.runtime.disk import NotSyncedError, replace_whole
 
 _SYSTEMS_OWN = {Path("/dev"), Path("/proc")}
 _MOST_LINKS = 40
@@ -23,6 +24,8 @@ def write_text(path: Path, text: str, field: str = "output") -> None:
             target.write_text(text)
         else:
             replace_whole(target, text)
+    except NotSyncedError as error:
+        tell(f"warning: {path} is written, and may be lost where its host crashes now: {error.strerror}")
     except OSError as error:
         raise InvalidInputError(f"cannot be written: {error.strerror}", field=field, value=str(path)) from error
 

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, cause_of
+from kintsugi.core.logs import get_logger
 from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.manifest import Manifest
 from kintsugi.matrix.record import SCHEMA_VERSION, CellRecord, StepRecord
-from kintsugi.runtime.disk import replace_whole
+from kintsugi.runtime.disk import NotSyncedError, replace_whole
 
 MANIFEST = "manifest.json"
 RECORD = "record.json"
@@ -137,6 +138,9 @@ def write_whole(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_whole(path, text)
+    except NotSyncedError as error:
+        log = get_logger("kintsugi.matrix")
+        log.warning("a file is written, and may be lost where its host crashes now", file=str(path), reason=cause_of(error))
     except OSError as error:
         raise unwritten(error, path) from error
 

@@ -23,6 +23,12 @@ _BYTES = 4 << 20
 _ANSWER_SECONDS = 60.0
 """For a disk to say whether a folder is there, or what lies in it."""
 _PRIVATE = 0o700
+_NOT_FOR_FOLDERS = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
+"""What file systems say whose folders have no fsync, some of FUSE and CIFS among them."""
+
+
+class NotSyncedError(OSError):
+    """A file is there, and a crash of its host may undo that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +171,24 @@ def replace_whole(path: Path, text: str) -> None:
     """Write a file that is the old or the new one after anything: write, fsync, rename, fsync the folder (ECRL, section 4.3).
 
     Raises:
-        OSError: the disk is full or broken; the old file stays, but where the folder's fsync fails: then the new one is there, and
-            a crash may undo that.
+        NotSyncedError: the folder's fsync fails; the new one is there.
+        OSError: the disk is full or broken, or somebody else is writing it; the old file stays.
     """
     with replacing(path) as new:
         new.write_text(text)
-    sync_folder(path.parent)
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise NotSyncedError(error.errno, error.strerror, str(path)) from error
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Bring the names in a folder to the disk, where its file system does that for folders."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS:
+            raise
     finally:
         os.close(descriptor)

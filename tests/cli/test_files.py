@@ -171,6 +171,17 @@ def refuses_to_sync(monkeypatch, number, is_refused):
     monkeypatch.setattr(os, "fsync", refusing)
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL])
+def test_a_folder_without_fsync_has_the_file_all_the_same(importing, capsys, tmp_path, monkeypatch, number):
+    """Some file systems have none for folders, which is no failure of the disk."""
+    output = tmp_path / "profile.json"
+    refuses_to_sync(monkeypatch, number, stat.S_ISDIR)
+    assert status_of(*importing, str(output)) == 0
+    told = f"warning: {output} is written, and may be lost where its host crashes now: Input/output error"
+    assert (told in capsys.readouterr().err) == (number == errno.EIO)
+    assert json.loads(output.read_text())["name"] == "layers"
+
+
 def test_what_the_disk_does_not_take_for_good_replaces_no_file_of_a_report(tmp_path, monkeypatch):
     path = tmp_path / "runs.csv"
     path.write_text("what was there")
