@@ -129,6 +129,7 @@ class Database:
                 if not is_writable:
                     connection.invalidate()  # the next one may lead to the server that took this one's place
         else:
+            self.look_at_file()
             is_writable = self._file is None or self._file.is_writable
         if not is_writable:
             message = "the database can only be read: it is a standby, or its file or folder is not the service's to write"

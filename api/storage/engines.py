@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from api.storage.files import is_only_log_left
 from kintsugi.core.errors import InvalidInputError
 
 LOCK_SECONDS = 10.0
@@ -128,6 +129,8 @@ def _check_file(url: URL, path: Path) -> None:
         reason = "is a folder; name a file in it"
     elif not path.parent.is_dir():
         reason = "lies in a folder that is not there; make it, or name another file"
+    elif is_only_log_left(path):
+        reason = "is not there, and its log (-wal) is: put the file back beside it, or remove the log and all that was written last"
     if reason:
         raise InvalidInputError(reason, field=DATABASE_FIELD, value=value)
 

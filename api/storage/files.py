@@ -8,6 +8,16 @@ from sqlalchemy import Engine, event
 
 from kintsugi.core.errors import UnavailableError
 
+TAKEN_AWAY = (
+    "the database's file was taken away while the service ran: put it back beside the file that ends with -wal, which holds what "
+    "was written last"
+)
+REPLACED = (
+    "another file took the place of the database's while the service ran: put the old one back; or, where the new one is to count, "
+    "stop the service, remove what ends with -wal and -shm beside it, which holds what was last written to the old one, and start "
+    "it again"
+)
+
 
 class OneFile:
     """Has an engine connect to nothing but the file that it opened first.
@@ -44,12 +54,9 @@ class OneFile:
         self._opened = self._opened or self._identity()
 
     def _require(self, *_: Any) -> None:
-        if self._opened is not None and self._identity() != self._opened:
-            message = (
-                "another file took the place of the database's while the service ran, or it was taken away: stop the service, "
-                "remove what ends with -wal and -shm beside it, and start it again"
-            )
-            raise UnavailableError(message, field="database_url")
+        if self._opened is None or (found := self._identity()) == self._opened:
+            return
+        raise UnavailableError(TAKEN_AWAY if found is None else REPLACED, field="database_url")
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -57,3 +64,15 @@ class OneFile:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+def is_only_log_left(path: Path) -> bool:
+    """Whether a database's log lies there without the database: SQLite would begin an empty one, and remove the log."""
+    return not _size_of(path) and _size_of(path.with_name(f"{path.name}-wal")) > 0
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -19,7 +19,7 @@ from api.service import Service
 from api.settings import Settings
 from api.storage.database import OvertakenError, StorageFullError
 from api.storage.store import Store
-from kintsugi.core.errors import StaleGenerationError, UnavailableError
+from kintsugi.core.errors import InvalidInputError, StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from tests.api.requests import EVENTS, JOB, assert_ready, event, new_job
@@ -305,9 +305,27 @@ def test_a_file_that_takes_the_place_of_the_database_is_refused_and_left_as_it_i
                 pass
             for answer in (client.get(JOB), client.post(EVENTS, json=event("e0", 0, "w00")), client.get("/readyz")):
                 assert answer.status_code == 503
-                assert "another file took the place of" in answer.text
+                assert ("another file took the place of" if replaced else "was taken away while the service ran") in answer.text
         assert file.read_bytes() == before
         file.rename(other)
         (tmp_path / "aside.sqlite3").rename(file)
         assert client.post(EVENTS, json=event("e0", 0, "w00")).json()["generation"] == 1
     assert_whole(f"sqlite:///{file}", "llama", {"e0": 1})
+
+
+def test_no_service_starts_on_the_log_of_a_database_that_is_not_there(tmp_path):
+    """SQLite would begin an empty one, and remove the log: what was answered last stands in there alone."""
+    file, aside = tmp_path / "kintsugi.sqlite3", tmp_path / "aside.sqlite3"
+    with serving(f"sqlite:///{file}") as client:
+        client.post("/v1/jobs", json=new_job())
+        file.rename(aside)
+        while client.get("/readyz").status_code == 200:
+            pass
+    for is_empty in (False, True):
+        if is_empty:
+            file.touch()
+        with pytest.raises(InvalidInputError, match=r"its log \(-wal\) is: put the file back"):
+            prepare(f"sqlite:///{file}")
+    aside.rename(file)
+    with serving(f"sqlite:///{file}") as client:
+        assert client.get(JOB).status_code == 200
