@@ -135,11 +135,15 @@ class Checkpoint:
 
     @property
     def has_all_sizes(self) -> bool:
-        """Whether every file is as long as it was written: what can be seen without reading any."""
+        """Whether every file is as long as it was written: what can be seen without reading any.
+
+        Raises:
+            DamagedCheckpointError: one is gone, or the disk does not give it (`UnreadableCheckpointError`).
+        """
         try:
             return all(_size_problem(self.folder / name, record) is None for name, record in self.manifest.files.items())
-        except OSError:
-            return False
+        except OSError as error:
+            raise _unreadable(error, self.folder.name, MANIFEST) from error
 
 
 def _problem(path: Path, record: FileRecord, moved: Callable[[], None]) -> str | None:
@@ -370,7 +374,10 @@ class CheckpointStore:
             (self._folder / LATEST).unlink()
 
     def retire(self, trusted_step: int | None = None) -> None:
-        """Remove the oldest beyond those that stay: so many, and the newest that is no later than `trusted_step`."""
+        """Remove the oldest beyond those that stay: so many, and the newest that is no later than `trusted_step`.
+
+        What the disk does not give now stays, too.
+        """
         try:
             candidates = list(self._candidates(self._latest()))
         except UnavailableError:  # what cannot be seen stays
@@ -380,6 +387,7 @@ class CheckpointStore:
         if trusted_step is not None:
             trusted = (path for path in candidates if _step(path.name) <= trusted_step and self._seems_whole(path))
             kept |= {*itertools.islice(trusted, 1)}
+        kept |= {path for path in candidates if self._is_withheld(path)}
         with suppress(OSError):  # the newest is whole, whatever becomes of the others
             for path in self._folder.glob("step-*"):
                 if path not in kept:
@@ -391,6 +399,14 @@ class CheckpointStore:
             return folder not in self._damaged and self._read(folder).has_all_sizes
         except KintsugiError:
             return False
+
+    def _is_withheld(self, folder: Path) -> bool:
+        """Whether the disk does not give what a checkpoint is told by: it may be whole, and the only one that is trusted."""
+        try:
+            _ = self._read(folder).has_all_sizes
+        except KintsugiError as error:
+            return isinstance(error, UnreadableCheckpointError)
+        return False
 
 
 def _digest(manifest: Manifest | Mapping[str, Any]) -> str:

@@ -97,6 +97,26 @@ def test_so_does_the_newest_of_a_state_that_is_trusted(tmp_path, trusted, left):
     assert sorted(path.name for path in folder(store).glob("step-*")) == [f"step-{step:08d}" for step in left]
 
 
+def test_what_the_disk_does_not_give_for_now_is_not_removed(tmp_path, monkeypatch):
+    """It was taken for damaged, and the newest, whose state nobody had compared yet, was all that was left."""
+    store = store_at(tmp_path, keep=2)
+    write(store, 1)
+    write(store, 3)
+
+    def without_descriptors(path):
+        if path.name == checkpoint.MANIFEST:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return read(path)
+
+    read = Path.read_bytes
+    with monkeypatch.context() as short:
+        short.setattr(Path, "read_bytes", without_descriptors)
+        write(store, 5, trusted_step=3)
+    assert sorted(path.name for path in folder(store).glob("step-*")) == ["step-00000001", "step-00000003", "step-00000005"]
+    store.retire(trusted_step=3)
+    assert sorted(path.name for path in folder(store).glob("step-*")) == ["step-00000003", "step-00000005"]
+
+
 def flip(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
