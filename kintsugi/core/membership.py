@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster, HostLink, Worker
-from kintsugi.core.errors import InvalidInputError, NotFoundError
+from kintsugi.core.errors import InvalidInputError, NotFoundError, some
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
 
@@ -190,13 +190,17 @@ class Membership:
         if event.kind in WORKER_EVENTS:
             assert event.worker is not None
             if event.worker not in self.cluster.by_id:
-                raise NotFoundError("is no worker of the job's cluster", field="worker", value=event.worker)
+                message = f"is no worker of the job's cluster; it has {some(self.cluster.by_id)}"
+                raise NotFoundError(message, field="worker", value=event.worker)
             return (event.worker,)
         assert event.host is not None
-        workers = self.cluster.workers_on(event.host)
-        if not workers:
-            raise NotFoundError("is no host of the job's cluster", field="host", value=event.host)
-        return workers
+        self._require_host("host", event.host)
+        return self.cluster.workers_on(event.host)
+
+    def _require_host(self, field: str, host: str) -> None:
+        if host not in self.cluster.hosts:
+            message = f"is no host of the job's cluster; it has {some(self.cluster.hosts)}"
+            raise NotFoundError(message, field=field, value=host)
 
     def _joining(self, event: Event) -> tuple[Worker, ...]:
         if event.kind is EventKind.HOST_JOINED:
@@ -235,8 +239,7 @@ class Membership:
     def _with_link(self, event: Event) -> "Membership":
         assert event.link is not None
         for host in event.link:
-            if host not in self.cluster.hosts:
-                raise NotFoundError("is no host of the job's cluster", field="link", value=host)
+            self._require_host("link", host)
         others = tuple(link for link in self.cluster.links if set(link.between) != set(event.link))
         if event.alpha_seconds is not None and event.beta_seconds_per_byte is not None:
             measured = HostLink(

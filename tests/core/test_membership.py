@@ -114,6 +114,7 @@ def test_strangers_are_not_found(kind, subject, field):
         ALL.after(event(kind, **subject))
     assert caught.value.field == field
     assert "99" in caught.value.value
+    assert "it has w00, w01, w02" in caught.value.message if field == "worker" else "it has h00, h01" in caught.value.message
 
 
 def test_those_who_return_take_their_old_place():
