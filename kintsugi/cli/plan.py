@@ -9,7 +9,7 @@ from kintsugi.cli.deciding import decide
 from kintsugi.cli.output import Format, plan_document, print_decision, print_json
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import MOST_WORKERS, Cluster
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import Profile
@@ -29,6 +29,9 @@ ScheduleName = Annotated[
     typer.Option("--schedule", help="Order of passes within a pipeline; interleaved ones have several stages on each worker."),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
+
+AS_OPTIONS = {"settings.num_microbatches": "num_microbatches"}
+"""What a snapshot refuses, as whoever gave the options knows it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -112,4 +115,5 @@ def refuse_beside_cluster(workers_per_host: int, cluster: Path | None) -> None:
 def first_snapshot(profile: Profile, cluster: Cluster, settings: JobSettings) -> Snapshot:
     """A job before its first plan, with all workers alive."""
     alive = tuple(worker.id for worker in cluster.workers)
-    return Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=alive, generation=0)
+    with told_as(AS_OPTIONS):
+        return Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=alive, generation=0)

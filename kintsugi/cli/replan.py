@@ -12,6 +12,7 @@ import typer
 from kintsugi.cli.deciding import decide
 from kintsugi.cli.output import Format, print_decision, print_json
 from kintsugi.cli.plan import (
+    AS_OPTIONS,
     MaxDp,
     MaxPp,
     Microbatches,
@@ -131,15 +132,16 @@ def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_
     named = (*running.workers, *(idle.worker for idle in running.idle_workers))
     workers = load_cluster(cluster) if cluster else cluster_around(named, workers_per_host)
     alive, model = tuple(worker for worker in workers.by_id if worker in set(named)), load_profile(profile)
-    return Snapshot(
-        profile=model,
-        cluster=workers,
-        settings=settings,
-        plan=fitting(running, model, workers),
-        alive=alive,
-        generation=running.generation + 1,
-        speeds_changed=cluster is not None,  # nothing says how fast its workers were when the plan was made
-    )
+    with told_as(AS_OPTIONS):
+        return Snapshot(
+            profile=model,
+            cluster=workers,
+            settings=settings,
+            plan=fitting(running, model, workers),
+            alive=alive,
+            generation=running.generation + 1,
+            speeds_changed=cluster is not None,  # nothing says how fast its workers were when the plan was made
+        )
 
 
 def load_plan(path: Path) -> Plan:

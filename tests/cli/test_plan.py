@@ -123,6 +123,7 @@ def test_a_cluster_file_names_the_workers(capsys, profile, tmp_path):
     ("arguments", "status", "field"),
     [
         (("--workers", "8", "--num-microbatches", "0"), 2, "num_microbatches"),
+        (("--workers", "8", "--num-microbatches", "100000"), 2, "num_microbatches"),
         (("--workers", "0", "--num-microbatches", "8"), 2, "workers"),
         (("--num-microbatches", "8"), 2, "workers"),
         (("--workers", "8", "--num-microbatches", "8", "--min-dp", "4", "--max-dp", "2"), 2, "max_dp"),
@@ -166,6 +167,14 @@ def test_bad_input_to_replan(capsys, profile, arguments, field):
     code, document = run(capsys, "replan", "--profile", profile, "--num-microbatches", "16", *arguments)
     assert code == 2
     assert document["error"]["field"] == field
+
+
+def test_replan_names_the_option_whatever_it_starts_from(capsys, profile, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(run(capsys, "plan", "--profile", profile, "--workers", "8", "--num-microbatches", "16")[1]))
+    for start in (("--plan", str(path)), ("--dp", "2", "--pp", "4")):
+        code, document = run(capsys, "replan", "--profile", profile, *start, "--num-microbatches", "100000")
+        assert (code, document["error"]["field"]) == (2, "num_microbatches")
 
 
 @pytest.mark.parametrize(
