@@ -7,7 +7,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
 
 import httpx2
 import pytest
@@ -16,7 +15,7 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from api.problems import problem_of
 from api.settings import Settings
-from kintsugi.client import Client, HeartbeatSender, Patience, following
+from kintsugi.client import Client, HeartbeatSender, Patience
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Outcome
@@ -35,17 +34,12 @@ from kintsugi.core.errors import (
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.heartbeats import HeartbeatAnswer
 from kintsugi.core.job import JobSettings
-from kintsugi.core.membership import Event, EventKind
-from kintsugi.core.messages import EventRecord, Measurement, Pending, Report, ReportStatus
-from kintsugi.core.news import News, NewsKind
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Measurement, Pending, Report, ReportStatus
 from tests.builders import uniform_profile
+from tests.clients import AT_ONCE, answering, failed
 
-AT_ONCE = Patience(attempts=3, retry_seconds=0.0, longest_retry_seconds=0.0)
 SETTINGS = JobSettings(num_microbatches=8)
-
-
-def failed(name: str, generation: int, worker: str) -> Event:
-    return Event(kind=EventKind.WORKER_FAILED, id=name, generation=generation, worker=worker)
 
 
 @pytest.fixture
@@ -58,20 +52,6 @@ def client(tmp_path):
 @pytest.fixture
 def job(client):
     return client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
-
-
-def answering(*answers, patience=AT_ONCE):
-    """A client of a service that gives these answers in turn, and the requests it got."""
-    requests, left = [], list(answers)
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        requests.append(request)
-        result = left.pop(0)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    return Client("http://service", patience=patience, transport=httpx2.MockTransport(answer)), requests
 
 
 def test_a_whole_life(client, job):
@@ -260,81 +240,6 @@ def test_every_request_has_a_timeout_that_outlasts_the_wait():
 def test_a_url_that_is_none():
     with pytest.raises((InvalidInputError, UnavailableError)), Client("http://[", patience=AT_ONCE) as client:
         client.plan("llama")
-
-
-def streamed(*messages, end=None):
-    """A life of a stream: its messages, and then its end or an error."""
-
-    def content():
-        for kind, name, data in messages:
-            yield f"event: {kind}\nid: {name}\ndata: {data}\n\n".encode()
-        if end is not None:
-            raise end
-
-    return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=content())
-
-
-def news(number):
-    record = EventRecord(number=number, received_at="", generation=0, problem=None, event=failed(f"e{number}", 0, "w00"))
-    return "event", str(number), codec.dumps(News(job="llama", event=record))
-
-
-BEGIN = ("begin", "0", '{"number":0}')
-
-
-def test_a_stream_goes_on_behind_the_last_message_whatever_ends_it():
-    client, requests = answering(
-        streamed(BEGIN, news(1), news(2), end=httpx2.ReadError("broken")),
-        httpx2.ConnectError("refused"),
-        httpx2.Response(503),
-        streamed((*BEGIN[:1], "2", "{}")),
-        streamed((*BEGIN[:1], "2", "{}"), news(3)),
-    )
-    with client, closing(client.follow("llama", after=0, kinds=[NewsKind.EVENT])) as stream:
-        heard = [message.event.number for message in islice(stream, 3)]
-    assert heard == [1, 2, 3]
-    assert [request.headers.get("Last-Event-ID") for request in requests] == [None, "2", "2", "2", "2"]
-    assert dict(requests[0].url.params) == {"after": "0", "kinds": "event", "detail": "brief"}
-
-
-def test_a_stream_that_cannot_be_had_again_is_told():
-    client, requests = answering(streamed(BEGIN, news(1)), *[httpx2.ConnectError("refused")] * AT_ONCE.attempts)
-    with client, closing(client.follow()) as stream:
-        assert next(stream).kind is NewsKind.EVENT
-        with pytest.raises(UnavailableError):
-            next(stream)
-    assert len(requests) == 1 + AT_ONCE.attempts
-
-
-def test_a_stream_of_somebody_else_is_taken_up_again():
-    page = httpx2.Response(200, headers={"Content-Type": "text/html"}, text="<html>")
-    client, _ = answering(page, httpx2.Response(500), streamed(BEGIN, news(1)))
-    with client, closing(client.follow("llama")) as stream:
-        assert next(stream).event.number == 1
-
-
-def test_a_stream_is_taken_up_behind_a_message_of_whatever_id():
-    client, requests = answering(streamed(("begin", "\u00e9", "")), streamed(BEGIN, news(1)))
-    with client, closing(client.follow("llama")) as stream:
-        assert next(stream).event.number == 1
-    assert dict(requests[1].headers.raw)[b"Last-Event-ID"] == "\u00e9".encode()
-
-
-def test_a_stream_that_tells_nothing_is_taken_up_more_and_more_seldom(monkeypatch):
-    pauses = []
-    monkeypatch.setattr(following.time, "sleep", pauses.append)
-    patience = replace(AT_ONCE, retry_seconds=0.1, longest_retry_seconds=0.3)
-    quiet = (streamed(BEGIN) for _ in range(4))
-    client, _ = answering(*quiet, streamed(BEGIN, news(1)), streamed(BEGIN, news(2)), patience=patience)
-    with client, closing(client.follow("llama")) as stream:
-        assert [message.event.number for message in islice(stream, 2)] == [1, 2]
-    assert pauses == [0.1, 0.2, 0.3, 0.3, 0.1]
-
-
-def test_what_a_stream_tells_is_not_left_out_where_it_is_not_understood():
-    client, _ = answering(streamed(BEGIN, ("event", "1", '{"what": "else"}')))
-    with client, closing(client.follow("llama")) as stream, pytest.raises(UnavailableError, match="what"):
-        next(stream)
 
 
 def test_plans_are_followed_by_generation(client, job):
