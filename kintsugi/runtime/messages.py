@@ -9,7 +9,7 @@ from typing import Any, Self
 from kintsugi.core.decision import Migration
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.plan import Plan, Reduction
-from kintsugi.runtime.checkpoints.checkpoint import FileRecord
+from kintsugi.runtime.checkpoints.manifest import FileRecord
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.selfgoverned.words import FromGovernor, ToGovernor

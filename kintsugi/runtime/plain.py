@@ -35,8 +35,9 @@ from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
 from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord
-from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore
+from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore
 from kintsugi.runtime.checkpoints.committing import commit_parts
+from kintsugi.runtime.checkpoints.manifest import Checkpoint
 from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions, require_steps_left
 from kintsugi.runtime.checkpoints.snapshots import Entries, giving, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord, append_record, checkpoint_record
-from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore, Manifest
+from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore
+from kintsugi.runtime.checkpoints.manifest import Manifest
 from kintsugi.runtime.checkpoints.recording import Strategy
 from kintsugi.runtime.messages import PartWritten
 from kintsugi.runtime.sampler import SamplerState

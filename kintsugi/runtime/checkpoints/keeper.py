@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord
-from kintsugi.runtime.checkpoints.checkpoint import Checkpoint
 from kintsugi.runtime.checkpoints.committing import commit_parts
+from kintsugi.runtime.checkpoints.manifest import Checkpoint
 from kintsugi.runtime.checkpoints.parts import Key, Parts, Writing
 from kintsugi.runtime.checkpoints.recording import RunOptions, require_steps_left
 from kintsugi.runtime.clerk import Clerk, hung_named

@@ -28,7 +28,7 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import ReconfigurationError, UnavailableError, cause_of
 from kintsugi.core.plan import Plan
-from kintsugi.runtime.checkpoints.checkpoint import FileRecord, record_part
+from kintsugi.runtime.checkpoints.manifest import FileRecord, record_part
 from kintsugi.runtime.workers.fit import UPDATED_BY
 from kintsugi.runtime.workers.state import ModelState
 

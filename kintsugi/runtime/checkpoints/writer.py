@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from kintsugi.runtime import endings
-from kintsugi.runtime.checkpoints.checkpoint import FileRecord
+from kintsugi.runtime.checkpoints.manifest import FileRecord
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import Entries, SnapshotPool, write_part
 from kintsugi.runtime.messages import PartFailed, PartWritten

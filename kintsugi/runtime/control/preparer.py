@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.core.plan import Plan, Policy
-from kintsugi.runtime.checkpoints.checkpoint import Checkpoint
 from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.checkpoints.manifest import Checkpoint
 from kintsugi.runtime.control.attempt import Attempt
 from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.control.fleet import Fleet

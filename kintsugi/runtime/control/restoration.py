@@ -8,8 +8,8 @@ from kintsugi.core.decision import Decision, Migration
 from kintsugi.core.logs import get_logger
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.checkpoints.checkpoint import Checkpoint
 from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.checkpoints.manifest import Checkpoint
 from kintsugi.runtime.control.preparation import Settlement
 from kintsugi.runtime.messages import Restore
 from restorer.migration import plan_migration

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from kintsugi.core.codec import loads
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord
-from kintsugi.runtime.checkpoints.checkpoint import MANIFEST, Checkpoint
 from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.checkpoints.manifest import MANIFEST, Checkpoint
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.progress import Progress

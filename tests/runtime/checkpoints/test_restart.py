@@ -11,7 +11,7 @@ import structlog
 from kintsugi.core.errors import StateLostError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
-from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, DamagedCheckpointError, Manifest, file_record
+from kintsugi.runtime.checkpoints.manifest import Checkpoint, DamagedCheckpointError, Manifest, file_record
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, Strategy
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions

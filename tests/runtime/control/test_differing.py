@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kintsugi.core.errors import StateLostError
-from kintsugi.runtime.checkpoints.checkpoint import Manifest
+from kintsugi.runtime.checkpoints.manifest import Manifest
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.attempt import Phase
