@@ -19,6 +19,7 @@ from kintsugi.runtime.control.begun import FILE, BegunJobs
 from kintsugi.runtime.control.decisions import JobRequest, ServiceDecisions
 from kintsugi.runtime.train import _bury, train
 from tests.builders import snapshot_of, uniform_profile
+from tests.patience import eventually
 from tests.runtime.hung_disk import hung
 from tests.runtime.jobs import profile_for, tiny_gpt
 from tests.runtime.runs import leaves_nothing
@@ -117,12 +118,14 @@ def test_a_file_that_cannot_be_written_stops_nothing(client, tmp_path):
 
 def test_nor_does_a_disk_that_hangs(client, tmp_path, monkeypatch):
     monkeypatch.setattr("kintsugi.runtime.control.begun._WRITE_SECONDS", 0.05)
+    begun = BegunJobs(tmp_path)
     with capture_logs() as logs, hung(tmp_path / f".{FILE}.new"):
-        ServiceDecisions(client, BegunJobs(tmp_path)).start(REQUEST)
+        ServiceDecisions(client, begun).start(REQUEST)
     [told] = [line for line in logs if line["log_level"] == "warning"]
     assert told["reason"] == "its disk has not answered for 0.05 s"
     monkeypatch.setattr("kintsugi.runtime.control.begun._ANSWER_SECONDS", 0.05)
-    (tmp_path / FILE).unlink(missing_ok=True)
+    assert eventually((tmp_path / FILE).exists)  # the disk answered
+    (tmp_path / FILE).unlink()
     with capture_logs() as logs, hung(tmp_path / FILE):
         assert BegunJobs(tmp_path).going_on == ()
     assert [line["reason"] for line in logs] == ["has not answered for 0.05 s"]
