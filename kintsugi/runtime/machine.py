@@ -74,12 +74,23 @@ def _accelerator(device: str) -> str:
     return f"{device_name(device)}, driver {driver_of(device)}, CUDA {torch.version.cuda}, cuDNN {cudnn}; "
 
 
+def identity(device: str) -> str:
+    """This machine's name, and what it has, in one line. No CUDA device is touched: nothing is kept on one for it."""
+    own = f"{platform.node()}: {description()}"
+    return own if torch.device(device).type != "cuda" else f"{own}; {_told_by_tool('name')}, driver {driver_version()}"
+
+
 def driver_version() -> str:
     """Of NVIDIA's driver, as it tells the kernel, or as its own tool does; `unknown` where neither is there."""
     if _DRIVER.exists() and (match := re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", _DRIVER.read_text())):
         return match[1]
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return _told_by_tool("driver_version").partition("; ")[0]
+
+
+def _told_by_tool(field: str) -> str:
+    """What NVIDIA's tool says of every device; `unknown` where it is not there."""
+    query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     with suppress(OSError, subprocess.SubprocessError):
         answer = subprocess.run(query, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=True)  # noqa: S603  # constant
-        return answer.stdout.partition("\n")[0].strip() or "unknown"
+        return "; ".join(line.strip() for line in answer.stdout.splitlines()) or "unknown"
     return "unknown"

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -46,6 +47,7 @@ from kintsugi.runtime.disk import make_run_folder
 from kintsugi.runtime.faults import Fault, require_struck
 from kintsugi.runtime.forking import PLANNER, preload
 from kintsugi.runtime.given import function
+from kintsugi.runtime.measuring.kept import Circumstances, measured_once
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob, made
 from kintsugi.runtime.options import AgentOptions, Governance, TransportKind, WorkerOptions
@@ -103,7 +105,7 @@ def train(
         ranges: degrees that later plans may have; as wide as workers and layers allow by default.
         name: of the job at the service; a new one by default. The n-th life of a run is `NAME.lifeN` there,
             with `.restartK` behind it where its agent was killed before it trained anything.
-        profile: what the layers cost; measured on this machine where none is given.
+        profile: what the layers cost; measured on this machine where none is given, once for all lives of a run there.
         service: URL of a Kintsugi service that decides; null plans in this process.
         handling: what has to happen before a plan of the service counts, as approval; null asks for nothing.
         policy: pins the policy for failures, of those that workers carry out by themselves; null lets the planner choose.
@@ -174,12 +176,13 @@ def train(
         client = None
         if service is not None:
             client = held.enter_context(Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)))
-        if profile is None:
-            _require_answer(client, name)
-            profile = _measured(make_job, name, len(names), sharers)
+        recorded = None
         if run is not None:
             recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
             options, life = replace(options, worker=_recording(options.worker, recorded)), recorded.life
+        if profile is None:
+            _require_answer(client, name)
+            profile = _costs(make_job, job, name, recorded, num_workers=len(names), workers_per_device=sharers)
         recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
         profile = replace(profile, recovery=recovery)
         is_safe = ranges is not None or options.worker.run is not None
@@ -221,6 +224,23 @@ def _require_answer(client: Client | None, name: str) -> None:
     if client is not None:
         with suppress(NotFoundError, ForbiddenError):
             client.job(name)
+
+
+def _costs(
+    make_job: Callable[[], TrainingJob],
+    job: TrainingJob,
+    name: str,
+    run: RunOptions | None,
+    *,
+    num_workers: int,
+    workers_per_device: int,
+) -> Profile:
+    """What the job costs here: measured, or as an earlier life of its run measured it."""
+    measure = partial(_measured, make_job, name, num_workers, workers_per_device)
+    if run is None:
+        return measure()
+    here = Circumstances.of(make_job, job, run, num_workers=num_workers, workers_per_device=workers_per_device)
+    return replace(measured_once(run.folder, here, measure), name=name)
 
 
 def _measured(make_job: Callable[[], TrainingJob], name: str, num_workers: int, workers_per_device: int) -> Profile:
