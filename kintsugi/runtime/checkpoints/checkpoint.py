@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kintsugi.core import checks
-from kintsugi.core.codec import dumps, loads
+from kintsugi.core.codec import digest, dumps, loads
 from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError
 from kintsugi.core.logs import get_logger
 from kintsugi.runtime.changes import first_change
@@ -30,7 +30,6 @@ from kintsugi.runtime.checkpoints.manifest import (
     Manifest,
     Sealed,
     UnreadableCheckpointError,
-    digest_of,
     is_whole,
     unreadable,
 )
@@ -80,7 +79,7 @@ class CheckpointStore:
         Raises:
             OSError: the disk is full or broken; the previous checkpoint stays the latest.
         """
-        sealed = Sealed(manifest=manifest, sha256=digest_of(manifest), about=self._about)
+        sealed = Sealed(manifest=manifest, sha256=digest(manifest), about=self._about)
         write_synced(temporary / MANIFEST, dumps(sealed))
         sync_folder(temporary)
         final = self._folder / _name(manifest.step)
@@ -213,7 +212,7 @@ class CheckpointStore:
             sealed = self._sealed(folder.name, (folder / MANIFEST).read_bytes())
         except OSError as error:
             raise unreadable(error, folder.name, MANIFEST) from error
-        if sealed.sha256 != digest_of(sealed.manifest) or _name(sealed.manifest.step) != folder.name:
+        if sealed.sha256 != digest(sealed.manifest) or _name(sealed.manifest.step) != folder.name:
             raise DamagedCheckpointError(f"{MANIFEST} is not as it was written", field=folder.name, value=MANIFEST)
         if sealed.manifest.job != self._job:
             changed = first_change(sealed.about, self._about)
@@ -249,31 +248,28 @@ class CheckpointStore:
             candidates = list(self._candidates(self._latest()))
         except UnavailableError:  # what cannot be seen stays
             return
-        whole = (path for path in candidates if self._seems_whole(path))
-        kept = {*candidates[:1], *itertools.islice(whole, self._keep)}
+        seem_whole = {path: self._seems_whole(path) for path in candidates}
+        whole = [path for path in candidates if seem_whole[path]]
+        kept = {*candidates[:1], *whole[: self._keep], *(path for path in candidates if seem_whole[path] is None)}
         if trusted_step is not None:
-            trusted = (path for path in candidates if _step(path.name) <= trusted_step and self._seems_whole(path))
+            trusted = (path for path in whole if _step(path.name) <= trusted_step)
             kept |= {*itertools.islice(trusted, 1)}
-        kept |= {path for path in candidates if self._is_withheld(path)}
         with suppress(OSError):  # the newest is whole, whatever becomes of the others
             for path in self._folder.glob("step-*"):
                 if path not in kept:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def _seems_whole(self, folder: Path) -> bool:
-        """Whether nothing is known of damage to a checkpoint, and none can be seen without reading its files."""
+    def _seems_whole(self, folder: Path) -> bool | None:
+        """Whether nothing is known of damage to a checkpoint, and none can be seen without reading its files.
+
+        Null where the disk does not give what that is told by: it may be whole, and the only one that is trusted.
+        """
         try:
-            return folder not in self._damaged and self._read(folder).has_all_sizes
+            return self._read(folder).has_all_sizes and folder not in self._damaged
+        except UnreadableCheckpointError:
+            return None
         except KintsugiError:
             return False
-
-    def _is_withheld(self, folder: Path) -> bool:
-        """Whether the disk does not give what a checkpoint is told by: it may be whole, and the only one that is trusted."""
-        try:
-            _ = self._read(folder).has_all_sizes
-        except KintsugiError as error:
-            return isinstance(error, UnreadableCheckpointError)
-        return False
 
 
 def _name(step: int) -> str:

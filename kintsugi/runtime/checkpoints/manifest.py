@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from kintsugi.core.codec import dumps
+from kintsugi.core.codec import digest
 from kintsugi.core.errors import KintsugiError, cause_of
 from kintsugi.runtime.disk import sync_folder
 from kintsugi.runtime.sampler import SamplerState
@@ -137,14 +136,14 @@ def _size_problem(path: Path, record: FileRecord) -> str | None:
 
 def file_record(path: Path, moved: Callable[[], None] = lambda: None) -> FileRecord:
     """Size and checksum of a file; `moved` is told of every piece that was read."""
-    digest = hashlib.sha256()
+    read = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         piece = memoryview(bytearray(min(size, _PIECE_BYTES)))
         while count := file.readinto(piece):
-            digest.update(piece[:count])
+            read.update(piece[:count])
             moved()
-    return FileRecord(num_bytes=size, sha256=digest.hexdigest())
+    return FileRecord(num_bytes=size, sha256=read.hexdigest())
 
 
 def record_part(temporary: Path, part: str) -> dict[str, FileRecord]:
@@ -156,15 +155,10 @@ def record_part(temporary: Path, part: str) -> dict[str, FileRecord]:
     return records
 
 
-def digest_of(manifest: Manifest | Mapping[str, Any]) -> str:
-    """The checksum that a manifest is sealed with."""
-    return hashlib.sha256(dumps(manifest).encode()).hexdigest()
-
-
 def is_whole(text: bytes) -> bool:
     """Whether a manifest is as it was written, whatever it says."""
     try:
         sealed = json.loads(text)
-        return bool(sealed["sha256"] == digest_of(sealed["manifest"]))
+        return bool(sealed["sha256"] == digest(sealed["manifest"]))
     except (ValueError, LookupError, TypeError):
         return False

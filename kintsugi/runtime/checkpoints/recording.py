@@ -1,6 +1,5 @@
 """What a job writes down of itself: where, how often, and how much of that may slow it down."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from estimator.interval import daly_interval_seconds
 from kintsugi.core import checks
-from kintsugi.core.codec import dumps
+from kintsugi.core.codec import digest
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
@@ -141,8 +140,7 @@ def _digest(job: TrainingJob) -> str:
     """Of layers, order of samples and arithmetic; a job may go on for more steps, or with other micro-batches."""
     layers = [[layer.name, sorted(layer.tied.items())] for layer in job.layers]
     geometry = replace(geometry_of(job), num_steps=0, seed=0)
-    text = dumps([layers, geometry, str(job.seed), str(job.dtype)])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest([layers, geometry, str(job.seed), str(job.dtype)])
 
 
 def _described(job: TrainingJob) -> dict[str, str]:
