@@ -1,10 +1,9 @@
 """What the last life of a cell's job says of the state that was trained."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kintsugi.core.codec import dumps
+from kintsugi.core.codec import digest
 
 OUTCOME = "outcome.json"
 PARAMETERS = "parameters.pt"
@@ -24,4 +23,4 @@ class Outcome:
 def digest_of(digests: Mapping[int, Mapping[str, str]]) -> str:
     """One digest of all layers' states, from those of each by holder."""
     by_layer = {str(layer): sorted(set(holders.values())) for layer, holders in digests.items()}
-    return hashlib.sha256(dumps(by_layer).encode()).hexdigest()
+    return digest(by_layer)

@@ -12,7 +12,6 @@ newest one, on as many ranks as divide the global batch, which stays the same:
     run.close()
 """
 
-import hashlib
 import os
 import signal
 import statistics
@@ -29,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core import checks
-from kintsugi.core.codec import dumps
+from kintsugi.core.codec import digest
 from kintsugi.core.errors import CommunicationError, InvalidInputError, KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.logs import get_logger
@@ -407,8 +406,7 @@ def _number(loss: Tensor | float) -> float:
 
 def _digest(shapes: dict[str, list[int]], geometry: Geometry) -> str:
     """Of what a checkpoint has to fit to."""
-    text = dumps([shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest([shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
 
 
 def _go_on() -> None:
